@@ -1,0 +1,80 @@
+"""What methods that exchange and average whole models share: their messages and the average itself."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from tacit import params
+from tacit.learn import EVALUATION_BATCH, Kept, Objective, Trained, fit
+from tacit.method import ClientContext, Reply, ServerContext
+from tacit.params import Params
+
+Weights = Literal["samples", "uniform"]
+
+
+@dataclass(frozen=True)
+class WeightsState:
+    """The common model w, and what the server's own training keeps between rounds."""
+
+    w: Params
+    kept: Kept | None = None
+
+
+@dataclass(frozen=True)
+class WeightsDown:
+    """The common model w."""
+
+    w: Params
+
+
+@dataclass(frozen=True)
+class WeightsUp:
+    """A local model w_k and the number n_k of samples it was trained on."""
+
+    w: Params
+    n: int
+
+
+def start_weights(server: ServerContext) -> WeightsState:
+    """A freshly initialised common model; every method starts from the same one."""
+    return WeightsState(server.net.init(server.streams.at("init")))
+
+
+def train_on_server(server: ServerContext, state: WeightsState, objective: Objective) -> WeightsState:
+    """The common model after training on the server's labels; as it is where the server has none."""
+    trained = fit(server, state.w, objective, kept=state.kept)
+    return WeightsState(trained.params, trained.kept)
+
+
+def answer(client: ClientContext, trained: Trained, objective: Objective) -> Reply[Kept, WeightsUp]:
+    """The trained model on its way up; a client that had nothing to train on only listened."""
+    n = len(client.data.labeled if objective.labels_only else client.data)
+    up = WeightsUp(trained.params, n) if trained.steps else None
+    return Reply(trained.kept, up, trained.metrics, trained.params, trained.guesses)
+
+
+def merge_weights(
+    server: ServerContext, state: WeightsState, ups: Mapping[int, WeightsUp], weights: Weights
+) -> WeightsState:
+    """Σ n_k/n · w_k over the clients that arrived, or their plain mean; the old model where none did."""
+    n = [float(up.n) if weights == "samples" else 1.0 for up in ups.values()]
+    return WeightsState(average(server, state.w, [up.w for up in ups.values()], n), state.kept)
+
+
+def average(
+    server: ServerContext, held: Params, models: Sequence[Params], weights: Sequence[float] | None = None
+) -> Params:
+    """The weighted mean of the models that arrived; `held` where none did.
+
+    BatchNorm statistics follow `train.buffers`: averaged like everything else, kept as the server holds them, or
+    recomputed on the server's labeled samples.
+    """
+    if not models:
+        return held
+    merged = params.mean(models, weights)
+    if server.train.buffers == "keep":
+        return merged | {name: held[name] for name in server.net.buffers}
+    if server.train.buffers == "recompute" and len(server.samples):
+        parts = server.samples.x.split(EVALUATION_BATCH)
+        return server.net.restate(merged, (server.views.plain(x.to(server.device)) for x in parts))
+    return merged

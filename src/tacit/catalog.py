@@ -1,0 +1,136 @@
+"""Names to things: methods, objectives, networks, data sets and partitions, found where they are defined.
+
+A method is known by adding its file to `tacit/methods`; nobody keeps a list. A user's own method or objective is
+known by `module:Class`.
+"""
+
+import importlib
+import inspect
+import pkgutil
+import tokenize
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, dataclass, fields
+from functools import cache
+from io import StringIO
+from typing import Any, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+
+import tacit.methods
+from tacit import nets, own
+from tacit.data import partition, sources
+from tacit.errors import TacitError, unknown
+from tacit.method import Method
+from tacit.objectives import OBJECTIVES
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A field as a user meets it: its name, type, default, and the comment beside it."""
+
+    name: str
+    type: str
+    default: object
+    comment: str
+
+
+@cache
+def methods() -> Mapping[str, type]:
+    """Every method in the package by name."""
+    found: dict[str, type] = {}
+    for module in pkgutil.iter_modules(tacit.methods.__path__):
+        found |= importlib.import_module(f"tacit.methods.{module.name}").METHODS
+    return dict(sorted(found.items()))
+
+
+def listing(kind: str) -> dict[str, str]:
+    """The names of one kind, each with the first sentence of its documentation."""
+    kinds: dict[str, Mapping[str, Any]] = {
+        "methods": methods(),
+        "objectives": OBJECTIVES,
+        "datasets": sources.SOURCES,
+        "nets": nets.NETS,
+        "partitions": partition.PARTITIONS,
+    }
+    if kind not in kinds:
+        raise unknown("kind of thing to list", kind, kinds)
+    return {name: sentence(thing) for name, thing in kinds[kind].items()}
+
+
+def sentence(thing: object) -> str:
+    """The first line of its documentation."""
+    return (inspect.getdoc(thing) or "").partition("\n")[0]
+
+
+def build_method(name: str, values: Mapping[str, Any], objective: Mapping[str, Any]) -> Method[Any, Any, Any, Any]:
+    """The method `name` (`fedavg`, `fedavg+fixmatch`, `my_module:MyMethod`) with these hyper-parameters."""
+    first, plus, second = name.partition("+")
+    kind = _find("method", first, methods())
+    composes = any(item.name == "objective" for item in fields(kind))
+    if (plus or objective) and not composes:
+        raise TacitError(f"{first} brings its own objective: use it without '+{second or 'objective settings'}'")
+    settings = check(kind, values, "method", hidden=["objective"])
+    if composes:
+        chosen = _find("objective", second, OBJECTIVES) if plus else _default_objective(kind)
+        settings["objective"] = chosen(**check(chosen, objective, "objective"))
+    method: Method[Any, Any, Any, Any] = kind(**settings)
+    return method
+
+
+def method_kinds(name: str) -> tuple[type, type | None]:
+    """The class of a method and of the objective it is composed with, if any."""
+    first, plus, second = name.partition("+")
+    kind = _find("method", first, methods())
+    if not any(item.name == "objective" for item in fields(kind)):
+        return kind, None
+    return kind, _find("objective", second, OBJECTIVES) if plus else _default_objective(kind)
+
+
+def _default_objective(kind: Any) -> type:
+    return type(next(item.default for item in fields(kind) if item.name == "objective"))
+
+
+def _find(what: str, name: str, known: Mapping[str, type]) -> Any:
+    if ":" not in name:
+        if name not in known:
+            raise unknown(what, name, known)
+        return known[name]
+    return own.load(what, name)
+
+
+def check(kind: type, values: Mapping[str, Any], path: str, hidden: Iterable[str] = ()) -> dict[str, Any]:
+    """`values` for the fields of a dataclass, each validated; a wrong name or value is one sentence."""
+    hints = get_type_hints(kind, include_extras=True)
+    known = {item.name for item in fields(kind)} - set(hidden)
+    checked = {}
+    for name, value in values.items():
+        if name not in known:
+            raise unknown(f"setting in {path}", name, known) if known else TacitError(f"{path} has no settings")
+        try:
+            checked[name] = TypeAdapter(hints[name]).validate_python(value)
+        except ValidationError as error:
+            reason = "; ".join(dict.fromkeys(problem["msg"] for problem in error.errors()))
+            reason = reason.replace("Input should", "it should")
+            where = f"{path}.{name}" if path else name
+            raise TacitError(f"{where} = {value!r} is not possible: {reason}") from error
+    return checked
+
+
+def settings(kind: type) -> list[Setting]:
+    """The fields of a dataclass with their types, defaults and the comments beside them in the source."""
+    comments = _comments(inspect.getsource(kind))
+    found = []
+    for item in fields(kind):
+        default = item.default if item.default is not MISSING else None
+        found.append(Setting(item.name, str(item.type), default, comments.get(item.name, "")))
+    return found
+
+
+def _comments(source: str) -> dict[str, str]:
+    """The comment at the end of each line that begins with `name:`."""
+    comments = {}
+    for token in tokenize.generate_tokens(StringIO(source).readline):
+        name, colon, _ = token.line.strip().partition(":")
+        if token.type == tokenize.COMMENT and colon and name.isidentifier():
+            comments[name] = token.string.lstrip("# ")
+    return comments

@@ -1,0 +1,220 @@
+"""The command line. Every mistake of its user is one sentence and exit code 2; nothing is lost."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from tacit.errors import TacitError, unknown
+
+app = typer.Typer(
+    help="Federated semi-supervised learning: one model over many data holders when most data has no label.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+KINDS = ("methods", "objectives", "datasets", "nets", "partitions")
+
+Set = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any setting, e.g. method.mu=0.1")]
+Out = Annotated[Path | None, typer.Option(help="Run directory; a new one under runs/ when not given.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only the last line.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object per round, then one for the result.")]
+
+
+@app.command()
+def demo(out: Out = None) -> None:
+    """Labels only, federated semi-supervised, all labels: side by side on real images in about a minute."""
+    from tacit import demo as demos
+
+    demos.show(out or _fresh("demo"), Console())
+
+
+@app.command("ls")
+def list_names(kind: Annotated[str | None, typer.Argument(help=", ".join(KINDS))] = None) -> None:
+    """List methods, objectives, datasets, nets and partitions."""
+    from tacit.catalog import listing
+
+    if kind is not None and kind not in KINDS:
+        raise unknown("kind of thing to list", kind, KINDS)
+    console = Console()
+    for each in [kind] if kind else KINDS:
+        table = Table(title=each, title_justify="left", title_style="bold", box=None, show_header=False)
+        for name, about in listing(each).items():
+            table.add_row(f"  {name}", about)
+        console.print(table)
+
+
+@app.command()
+def show(method: Annotated[str, typer.Argument(help="fedavg, fedavg+fixmatch, my_module:MyMethod, …")]) -> None:
+    """What a method is, and every hyper-parameter with its default and meaning."""
+    import inspect
+
+    from tacit.catalog import method_kinds, settings
+
+    console = Console()
+    for section, kind in zip(("method", "objective"), method_kinds(method), strict=True):
+        if kind is None:
+            continue
+        source = inspect.getmodule(kind)
+        about = (source.__doc__ if source and section == "method" else "") or ""
+        console.print(
+            f"[bold]{kind.__name__}[/bold]  {about.strip().splitlines()[0] if about else ''}", highlight=False
+        )
+        console.print(inspect.getdoc(kind), highlight=False)
+        table = Table(box=None, padding=(0, 2, 0, 0))
+        for column in ("setting", "default", "meaning"):
+            table.add_column(column, no_wrap=column != "meaning")
+        for item in settings(kind):
+            if item.name != "objective":
+                table.add_row(f"{section}.{item.name}", json.dumps(item.default), item.comment)
+        console.print(table)
+        console.print()
+
+
+@app.command()
+def run(
+    config: Annotated[
+        Path | None, typer.Argument(help="A TOML config; options on the command line win over it.")
+    ] = None,
+    method: Annotated[str | None, typer.Option(help="Method, or method+objective.")] = None,
+    data: Annotated[str | None, typer.Option(help="Data set, or a path to an .npz file.")] = None,
+    labels: Annotated[str | None, typer.Option(help="Who has labels: client, server, some, all.")] = None,
+    per_class: Annotated[int | None, typer.Option(help="Labels per class at each holder of labels.")] = None,
+    n_labels: Annotated[int | None, typer.Option(help="Labels in total.")] = None,
+    label_fraction: Annotated[float | None, typer.Option(help="Labels as a share of the samples.")] = None,
+    validation: Annotated[int | None, typer.Option(help="Validation samples at the server.")] = None,
+    clients: Annotated[int | None, typer.Option(help="Number of clients.")] = None,
+    partition: Annotated[str | None, typer.Option(help="iid, dirichlet:0.3, classes:2, shards:2.")] = None,
+    cohort: Annotated[int | None, typer.Option(help="Clients per round.")] = None,
+    net: Annotated[str | None, typer.Option(help="Network.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Rounds of communication.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Local epochs per round.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Batch size.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
+    set: Set = None,
+    workers: Annotated[int | None, typer.Option(help="Worker processes; one per core when not given.")] = None,
+    device: Annotated[str | None, typer.Option(help="Torch device.")] = None,
+    engine: Annotated[str | None, typer.Option(help="local")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of all randomness.")] = None,
+    out: Out = None,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
+    """Train one model and save the run."""
+    from tacit import config as configs
+    from tacit.experiment import Experiment
+
+    options: dict[str, Any] = {name: value for name, value in locals().items() if name in configs.OPTIONS}
+    base = configs.read(config) if config else {}
+    settings = configs.from_options(options | dict(map(configs.parse_assignment, set or [])), base)
+    experiment = Experiment.create(settings, out or _fresh(f"{settings.method_name}-{settings.data.name}"))
+    _play(experiment, quiet, json)
+
+
+@app.command()
+def resume(folder: Path, quiet: Quiet = False, json: Json = False) -> None:
+    """Go on with an interrupted run; the result is the same as without the interruption."""
+    from tacit.experiment import Experiment
+
+    _play(Experiment.reopen(folder), quiet, json)
+
+
+@app.command()
+def compare(
+    config: Path,
+    methods: Annotated[str, typer.Option(help="Comma-separated methods.")],
+    seeds: Annotated[str, typer.Option(help="Comma-separated seeds.")] = "0",
+    set: Set = None,
+    out: Out = None,
+    quiet: Quiet = False,
+) -> None:
+    """Run several methods over several seeds on the same config; what is finished already is not run again."""
+    from tacit import config as configs
+    from tacit.compare import compare as play_all
+    from tacit.report import page, tables
+
+    base = configs.read(config)
+    extra = dict(map(configs.parse_assignment, set or []))
+    folder = out or Path("runs") / f"compare-{config.stem}"
+    console = Console()
+    names, numbers = _names(methods, "--methods"), [_integer(seed) for seed in _names(seeds, "--seeds")]
+    runs = play_all(base, extra, names, numbers, folder, "quiet" if quiet else "auto", console)
+    console.print(tables.to_rich(tables.summarise(runs), f"{config.stem}, seeds {seeds}"))
+    page.write(runs, folder / "report.html", f"tacit compare {config} --methods {methods} --seeds {seeds}")
+    console.print(f"report: {folder / 'report.html'}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def report(folders: list[Path], out: Annotated[Path, typer.Option("--out", "-o")] = Path("report.html")) -> None:
+    """One self-contained HTML page about one or more runs."""
+    from tacit.report import page, read
+
+    page.write([read.load(folder) for folder in folders], out, "tacit report " + " ".join(map(str, folders)))
+    Console().print(f"report: {out}", highlight=False, soft_wrap=True)
+
+
+def main() -> None:
+    """Run the program; mistakes of its user end in one sentence on standard error and exit code 2."""
+    try:
+        code = app(standalone_mode=False)
+    except TacitError as error:
+        _fail(str(error))
+    except typer.TyperException as error:
+        _fail(error.format_message())
+    except (typer.Abort, KeyboardInterrupt):
+        sys.exit(130)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(message: str) -> None:
+    print(f"tacit: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(2)
+
+
+def _play(experiment: Any, quiet: bool, as_json: bool) -> None:
+    """Play a run to its end and say how to go on where it is interrupted."""
+    from tacit import display
+
+    console, folder = Console(), experiment.folder
+    mode: display.Mode = "json" if as_json else "quiet" if quiet else "auto"
+    try:
+        display.play(experiment, mode, console)
+    except KeyboardInterrupt:
+        done = experiment.finished_rounds()
+        print(
+            f"stopped after round {done} of {experiment.job.rounds}; go on with: tacit resume {folder}", file=sys.stderr
+        )
+        raise
+    except TacitError as error:
+        raise TacitError(f"{error} (tacit resume {folder})") from error
+    accuracy = experiment.result().accuracy
+    if as_json:
+        print(json.dumps({"accuracy": accuracy, "folder": str(folder)}))
+    else:
+        console.print(f"accuracy {accuracy:.1%}  saved in {folder}", highlight=False, soft_wrap=True)
+
+
+def _fresh(name: str) -> Path:
+    """A folder under runs/ that is not there yet."""
+    safe = "".join(letter if letter.isalnum() or letter in "+-._" else "-" for letter in name)
+    folder, number = Path("runs") / safe, 2
+    while folder.exists():
+        folder, number = Path("runs") / f"{safe}-{number}", number + 1
+    return folder
+
+
+def _names(text: str, option: str) -> list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise TacitError(f"{option} is empty: give one or more, separated by commas")
+    return names
+
+
+def _integer(text: str) -> int:
+    if not text.isdigit():
+        raise TacitError(f"'{text}' is not a seed: give whole numbers, such as --seeds 0,1,2")
+    return int(text)

@@ -1,0 +1,220 @@
+"""A run as settings: validated, complete, and written with the run so that it can be repeated exactly.
+
+seed, rounds, cohort                 at the top
+[method] name, its hyper-parameters  [objective] its hyper-parameters
+[data] [net] [train] [server] [engine] [faults] [log]
+"""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tomli_w
+from pydantic import Field
+
+from tacit import nets
+from tacit.catalog import build_method, check
+from tacit.data import partition, sources
+from tacit.engines.faults import Faults
+from tacit.errors import TacitError, unknown
+from tacit.learn import learning_rate
+from tacit.method import Count, Method, Positive, Training
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Which data, who holds it, and where the labels are."""
+
+    name: str = "fashion-small"  # a data set of `tacit ls datasets`, or a path to an .npz file
+    clients: Count = 10  # how many hold the data
+    partition: str = "iid"  # how it is dealt to them, of `tacit ls partitions`
+    labels: Literal["client", "server", "some", "all"] = "server"  # who has labels
+    per_class: Count | None = None  # labels per class, at each holder of labels
+    n_labels: Count | None = None  # labels in total
+    label_fraction: Annotated[float, Field(gt=0, le=1)] | None = None  # labels as a share of the samples
+    some: Annotated[float, Field(gt=0, le=1)] = 0.1  # share of clients with labels, for labels = "some"
+    validation: Annotated[int, Field(ge=0)] = 0  # samples the server keeps for validation
+
+
+@dataclass(frozen=True)
+class NetConfig:
+    """The network."""
+
+    name: str = "lenet"  # of `tacit ls nets`, or module:callable(shape, classes) that makes a torch module
+    norm: nets.Norm = "none"  # normalisation layers
+    width: Positive = 1.0  # factor on the number of channels
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """What carries the rounds; nothing here changes the resulting model, except a deadline that strikes."""
+
+    name: Literal["local"] = "local"  # worker processes on this machine
+    workers: Annotated[int, Field(ge=0)] | None = None  # processes; one per core when not given, 0 = in this process
+    strict: bool = False  # without processes too, send everything through encode and decode
+    device: str = "cpu"  # torch device
+    deadline: Positive | None = None  # seconds a client may take before the round goes on without it
+    min_clients: Annotated[int, Field(ge=0)] = 1  # replies without which a round stops the run
+    memory_mb: Positive = 1024.0  # client memories held in RAM; the rest is on disk
+
+
+@dataclass(frozen=True)
+class LogConfig:
+    """What is measured and saved, and how often."""
+
+    evaluate_every: Count = 1  # rounds
+    local: bool = False  # also evaluate every client's own model
+    checkpoint_every: Count = 1  # rounds
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything a run depends on."""
+
+    seed: Annotated[int, Field(ge=0)] = 0  # of all randomness
+    rounds: Count = 30  # of communication
+    cohort: Count | None = None  # clients per round; all when not given
+    method: dict[str, Any] = field(default_factory=lambda: {"name": "fedavg"})
+    objective: dict[str, Any] = field(default_factory=dict)
+    data: DataConfig = DataConfig()
+    net: NetConfig = NetConfig()
+    train: Training = Training()
+    server: dict[str, Any] = field(default_factory=dict)  # settings of [train] that differ at the server
+    engine: EngineConfig = EngineConfig()
+    faults: Faults = Faults()
+    log: LogConfig = LogConfig()
+
+    @property
+    def method_name(self) -> str:
+        """The method's full name, such as `fedavg+fixmatch`."""
+        return str(self.method["name"])
+
+    def build_method(self) -> Method[Any, Any, Any, Any]:
+        """The method with its hyper-parameters."""
+        values = {name: value for name, value in self.method.items() if name != "name"}
+        return build_method(self.method_name, values, self.objective)
+
+    @property
+    def server_train(self) -> Training:
+        """How the server trains: as the clients, but for `[server]`."""
+        return replace(self.train, **check(Training, self.server, "server"))
+
+
+# The short names of the command line and of `tacit.run`, and where each stands in a config.
+OPTIONS = {
+    "method": "method.name",
+    "data": "data.name",
+    "labels": "data.labels",
+    "per_class": "data.per_class",
+    "n_labels": "data.n_labels",
+    "label_fraction": "data.label_fraction",
+    "validation": "data.validation",
+    "clients": "data.clients",
+    "partition": "data.partition",
+    "cohort": "cohort",
+    "net": "net.name",
+    "rounds": "rounds",
+    "epochs": "train.epochs",
+    "batch": "train.batch",
+    "lr": "train.lr",
+    "workers": "engine.workers",
+    "device": "engine.device",
+    "engine": "engine.name",
+    "seed": "seed",
+}
+
+
+def make(tree: Mapping[str, Any]) -> Config:
+    """A config from nested settings, checked as a whole."""
+    sections = {item.name: item.type for item in fields(Config) if is_dataclass(item.type)}
+    values: dict[str, Any] = {}
+    for name, value in tree.items():
+        if name in sections:
+            if not isinstance(value, Mapping):
+                raise TacitError(f"{name} is a section: write [{name}] and its settings below it")
+            kind: Any = sections[name]
+            values[name] = kind(**check(kind, value, name))
+        else:
+            values[name] = value
+    plain = {name: value for name, value in values.items() if name not in sections}
+    if plain.keys() - {item.name for item in fields(Config)}:
+        wrong = sorted(plain.keys() - {item.name for item in fields(Config)})[0]
+        raise unknown("setting", wrong, [item.name for item in fields(Config)])
+    config = Config(**values | check(Config, plain, ""))
+    return _consistent(config)
+
+
+def _consistent(config: Config) -> Config:
+    """Refuse what single settings can not show to be wrong; every name is looked up here, before anything starts."""
+    if "name" not in config.method:
+        raise TacitError('[method] has no name: add name = "fedavg" or another of `tacit ls methods`')
+    config.build_method()
+    for train in (config.train, config.server_train):
+        learning_rate(train, train.warmup, max(config.rounds, train.warmup + 1))
+        if train.nesterov and not train.momentum:
+            raise TacitError("nesterov needs momentum: set train.momentum above 0")
+    partition.parse(config.data.partition)
+    sources.find(config.data.name)
+    nets.find(config.net.name)
+    if config.cohort is not None and config.cohort > config.data.clients:
+        raise TacitError(
+            f"a cohort of {config.cohort} can not be drawn from {config.data.clients} clients: lower --cohort"
+        )
+    if config.faults.slow and config.engine.deadline is None:
+        raise TacitError("slow clients need a deadline: set engine.deadline, in seconds")
+    return config
+
+
+def from_options(options: Mapping[str, Any], base: Mapping[str, Any] | None = None) -> Config:
+    """A config from short or dotted names on top of nested settings; None stands for "not given"."""
+    tree = {name: dict(value) if isinstance(value, Mapping) else value for name, value in (base or {}).items()}
+    for name, value in options.items():
+        if value is None:
+            continue
+        path = OPTIONS.get(name, name)
+        if "." not in path and path not in {item.name for item in fields(Config)}:
+            raise unknown("option", name, [*OPTIONS, *(item.name for item in fields(Config))])
+        *section, last = path.split(".", 1)
+        place = tree.setdefault(section[0], {}) if section else tree
+        if not isinstance(place, dict):
+            raise TacitError(f"{section[0]} is not a section: write --set {section[0]}=VALUE")
+        place[last] = value
+    return make(tree)
+
+
+def parse_assignment(text: str) -> tuple[str, Any]:
+    """`method.mu=0.1` as name and value; a value that is no TOML is taken as a string."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise TacitError(f"'{text}' is not a setting: write --set section.name=value, such as --set method.mu=0.1")
+    try:
+        return name.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return name.strip(), value.strip()
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The nested settings in a TOML file."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise TacitError(f"there is no file {path}: give the path of a TOML config") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise TacitError(f"can not read {path}: {error}; give the path of a TOML config") from error
+    except tomllib.TOMLDecodeError as error:
+        raise TacitError(f"{path} is not valid TOML: {error}; mend it there") from error
+
+
+def dumps(config: Config) -> str:
+    """The full config as TOML; settings that are not given are left out, since TOML has no word for them."""
+    return tomli_w.dumps(_without_none(asdict(config)))
+
+
+def _without_none(tree: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: _without_none(value) if isinstance(value, dict) else value
+        for name, value in tree.items()
+        if value is not None
+    }

@@ -1,0 +1,94 @@
+"""What a person sees while rounds are played: a live bar, plain lines, JSON lines, or nothing."""
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Literal
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from tacit.engines.loop import Record
+from tacit.experiment import Experiment
+
+Mode = Literal["auto", "json", "quiet"]
+
+
+def play(experiment: Experiment, mode: Mode, console: Console, label: str = "") -> None:
+    """Play an experiment's rounds and show them as the mode and the terminal allow."""
+    if mode == "json":
+        for record in experiment.rounds():
+            values = asdict(record)
+            del values["details"]
+            print(json.dumps(values), flush=True)
+    elif mode == "quiet":
+        for _ in experiment.rounds():
+            pass
+    elif console.is_terminal:
+        _live(experiment, console, label)
+    else:
+        _lines(experiment, console, label)
+
+
+def _live(experiment: Experiment, console: Console, label: str) -> None:
+    """One bar: rounds, accuracy, loss, traffic, time left."""
+    progress = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=None),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[state]}"),
+        TimeRemainingColumn(compact=True),
+        console=console,
+        transient=bool(label),
+    )
+    before = experiment.finished_rounds()
+    with progress:
+        name = label or experiment.config.method_name
+        task = progress.add_task(name, total=experiment.job.rounds, completed=before, state="")
+        for record, traffic in _with_traffic(experiment):
+            progress.update(task, advance=1, state=_state(record, traffic))
+            for client, reason in record.skipped.items():
+                progress.console.print(f"round {record.round}: without client {client} ({reason})")
+
+
+def _lines(experiment: Experiment, console: Console, label: str) -> None:
+    """A line per round, thinned out to about one a second."""
+    prefix, last = f"{label}  " if label else "", 0.0
+    rounds = experiment.job.rounds
+    for record, traffic in _with_traffic(experiment):
+        for client, reason in record.skipped.items():
+            console.print(f"{prefix}round {record.round}: without client {client} ({reason})", highlight=False)
+        if time.monotonic() - last > 1 or record.round + 1 == rounds:
+            last = time.monotonic()
+            line = f"{prefix}round {record.round + 1:>{len(str(rounds))}}/{rounds}  {_state(record, traffic)}"
+            console.print(line, highlight=False, soft_wrap=True)
+
+
+def _with_traffic(experiment: Experiment) -> Iterator[tuple[Record, int]]:
+    total = 0
+    for record in experiment.rounds():
+        total += record.bytes_up + record.bytes_down
+        yield record, total
+
+
+def _state(record: Record, traffic: int) -> str:
+    parts = []
+    for name, value in (("acc", record.accuracy), ("local acc", record.local_accuracy)):
+        if value is not None:
+            parts.append(f"{name} {value:.1%}")
+    if record.loss is not None:
+        parts.append(f"loss {record.loss:.3f}")
+    if "loss_unlabeled" in record.metrics:
+        parts.append(f"unl {record.metrics['loss_unlabeled']['mean']:.3f}")
+    parts.append(human_bytes(traffic))
+    return "  ".join(parts)
+
+
+def human_bytes(count: float) -> str:
+    """Bytes for people: 950 B, 1.2 MB."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    raise AssertionError("unreachable")

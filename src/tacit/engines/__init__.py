@@ -1,0 +1,1 @@
+"""Engines run any method: the rounds, the messages, the processes, the checkpoints."""

@@ -1,0 +1,45 @@
+"""All clients one after the other in the calling process: for debugging, and where processes can not be had."""
+
+import traceback
+from collections.abc import Mapping
+
+from tacit.engines.loop import Absent, Arrived, Job, Parcel
+from tacit.engines.work import parts, score_part, visit
+from tacit.learn import Score
+from tacit.params import Params
+
+
+class InlineCourier:
+    """Carries parcels nowhere. `strict` sends everything through the wire all the same."""
+
+    def __init__(self, job: Job, strict: bool = False) -> None:
+        """`strict` decodes what was encoded; otherwise bytes are only counted."""
+        self._job, self._strict = job, strict
+
+    def exchange(self, round: int, parcels: Mapping[int, Parcel]) -> Mapping[int, Arrived | Absent]:
+        """Every client's outcome."""
+        return {client: self._visit(round, client, parcel) for client, parcel in parcels.items()}
+
+    def evaluate(self, model: Params) -> Score:
+        """The model's score on the whole test set."""
+        return sum((score_part(self._job, model, part) for part in range(parts(self._job))), Score())
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+    def _visit(self, round: int, client: int, parcel: Parcel) -> Arrived | Absent:
+        job, codec = self._job, self._job.codec
+        strikes = job.faults.strikes
+        if all(strikes("crash", job.streams, round, client, attempt) for attempt in (0, 1)):
+            return Absent("its worker died twice")
+        if strikes("slow", job.streams, round, client):
+            return Absent(f"took longer than {job.deadline} s")
+        sent = codec.encode(parcel.down)
+        down = codec.decode(sent, job.device) if self._strict else parcel.down
+        try:
+            done = visit(job, round, client, parcel.memory, down, parcel.evaluate)
+        except Exception as error:
+            return Absent(f"failed: {type(error).__name__}: {error}", traceback.format_exc())
+        returned = b"" if done.up is None else codec.encode(done.up)
+        up = codec.decode(returned) if self._strict and done.up is not None else done.up
+        return Arrived(up, done.memory, done.metrics, len(sent), len(returned))

@@ -1,0 +1,254 @@
+"""The rounds, the same for every engine: sample, send, exchange, merge, commit, evaluate, record."""
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol
+
+import torch
+
+from tacit.engines.faults import Faults
+from tacit.engines.memory import Memories
+from tacit.engines.wire import Codec, finite
+from tacit.errors import TacitError
+from tacit.federation import Federation
+from tacit.learn import Score
+from tacit.method import ClientContext, Method, ServerContext, Training
+from tacit.nets import Net
+from tacit.params import Params
+from tacit.random import Streams
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything a run consists of, except how far it got and what carries its messages."""
+
+    method: Method[Any, Any, Any, Any]
+    net: Net
+    federation: Federation
+    streams: Streams
+    rounds: int
+    cohort: int
+    train: Training = Training()
+    server_train: Training = Training()
+    device: torch.device = torch.device("cpu")
+    faults: Faults = Faults()
+    deadline: float | None = None  # seconds a client may take
+    min_clients: int = 1  # replies without which a round can not go on
+    evaluate_every: int = 1
+    evaluate_local: bool = False  # also evaluate the clients' own models
+
+    @cached_property
+    def codec(self) -> Codec:
+        """How this method's messages become bytes."""
+        return Codec.of(self.method)
+
+    def sample(self, round: int) -> tuple[int, ...]:
+        """The clients of a round, drawn uniformly without replacement, ascending."""
+        draw = self.streams.numpy_at("cohort", round=round).choice(self.federation.clients, self.cohort, replace=False)
+        return tuple(sorted(int(client) for client in draw))
+
+    def server(self, round: int, log: dict[str, float]) -> ServerContext:
+        """The server's context in a round."""
+        return ServerContext(
+            round=round,
+            rounds=self.rounds,
+            net=self.net,
+            train=self.server_train,
+            views=self.federation.views,
+            streams=self.streams,
+            device=self.device,
+            cohort=self.sample(round),
+            clients=self.federation.clients,
+            data=self.federation.server,
+            log=log.__setitem__,
+        )
+
+    def client(self, round: int, client: int) -> ClientContext:
+        """A client's context in a round."""
+        return ClientContext(
+            round=round,
+            rounds=self.rounds,
+            net=self.net,
+            train=self.train,
+            views=self.federation.views,
+            streams=self.streams,
+            device=self.device,
+            client=client,
+            data=self.federation.client(client, round),
+        )
+
+    def evaluates(self, round: int) -> bool:
+        """Whether the models are evaluated after this round; after the last one always."""
+        return (round + 1) % self.evaluate_every == 0 or round + 1 == self.rounds
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """What goes to one client: the message, its own memory, and whether to evaluate its model in place."""
+
+    down: object
+    memory: bytes | None
+    evaluate: bool = False
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """A client's reply. `memory` is not yet committed; `up` is None where the client only listened."""
+
+    up: object | None
+    memory: bytes | None  # None: nothing to remember, now or before
+    metrics: Mapping[str, float]
+    bytes_down: int
+    bytes_up: int
+
+
+@dataclass(frozen=True)
+class Absent:
+    """A client that is left out of the round, and why; `detail` may hold a traceback."""
+
+    reason: str
+    detail: str = ""
+
+
+class Courier(Protocol):
+    """Carries parcels to clients and brings back what arrives; evaluates a model on the test set."""
+
+    def exchange(self, round: int, parcels: Mapping[int, Parcel]) -> Mapping[int, Arrived | Absent]:
+        """Every client's outcome."""
+        ...
+
+    def evaluate(self, model: Params) -> Score:
+        """The model's score on the whole test set."""
+        ...
+
+    def close(self) -> None:
+        """End whatever it started."""
+        ...
+
+
+@dataclass
+class Position:
+    """How far a run got: all that a checkpoint must hold."""
+
+    memories: Memories
+    round: int = 0
+    state: Any = None
+    local_accuracy: dict[int, float] = field(default_factory=dict)  # the last one of each client seen
+    whole: bool = True  # False while a round is being taken over, when nothing may be saved
+
+    def advance(self, state: Any, arrived: Mapping[int, "Arrived"]) -> None:
+        """Take over a finished round: the new state, and the memories of the clients whose replies counted."""
+        self.whole = False
+        self.memories.commit(self.round, {k: reply.memory for k, reply in arrived.items() if reply.memory is not None})
+        for client, reply in arrived.items():
+            if "local_accuracy" in reply.metrics:
+                self.local_accuracy[client] = reply.metrics["local_accuracy"]
+        self.state = state
+        self.round += 1
+        self.whole = True
+
+
+@dataclass(frozen=True)
+class Record:
+    """One line of `rounds.jsonl`."""
+
+    round: int
+    seconds: float
+    accuracy: float | None
+    loss: float | None
+    local_accuracy: float | None  # mean over the clients seen so far, each at its last visit
+    clients: int  # how many replied
+    steps: int  # local steps of all clients
+    bytes_down: int
+    bytes_up: int
+    traffic: dict[int, tuple[int, int]]  # bytes down and up of each client
+    metrics: dict[str, dict[str, float]]  # over the clients: mean, min, max
+    server: dict[str, float]  # what the method logged
+    skipped: dict[int, str]  # clients left out, and why
+    details: dict[int, str] = field(default_factory=dict, repr=False)  # tracebacks, for the run's error log
+
+
+def play(job: Job, courier: Courier, position: Position) -> Iterator[Record]:
+    """Play the rounds that are left; `position` is up to date at every yield."""
+    if position.state is None:
+        position.state = job.method.start(job.server(0, {}))
+    while position.round < job.rounds:
+        yield _round(job, courier, position)
+
+
+def _round(job: Job, courier: Courier, position: Position) -> Record:
+    began, round, method = time.perf_counter(), position.round, job.method
+    log: dict[str, float] = {}
+    server = job.server(round, log)
+    state, downs = method.send(server, position.state)
+    local = job.evaluates(round) and (job.evaluate_local or method.model(state) is None)
+    parcels = {client: Parcel(down, position.memories.get(client), local) for client, down in sorted(downs.items())}
+    outcomes = courier.exchange(round, parcels)
+    arrived, absent = _sift(job, round, outcomes)
+    ups = {client: reply.up for client, reply in arrived.items() if reply.up is not None}
+    state = method.merge(server, state, ups)
+    model = method.model(state)
+    score = courier.evaluate(model) if model is not None and job.evaluates(round) else None
+    position.advance(state, arrived)
+    known = position.local_accuracy.values()
+    return Record(
+        round=round,
+        seconds=time.perf_counter() - began,
+        accuracy=score.correct / score.count if score else None,
+        loss=score.loss / score.count if score else None,
+        local_accuracy=sum(known) / len(known) if local and known else None,
+        clients=len(arrived),
+        steps=int(sum(reply.metrics.get("steps", 0) for reply in arrived.values())),
+        bytes_down=sum(reply.bytes_down for reply in arrived.values()),
+        bytes_up=sum(reply.bytes_up for reply in arrived.values()),
+        traffic={client: (reply.bytes_down, reply.bytes_up) for client, reply in arrived.items()},
+        metrics=_summary(arrived),
+        server=log,
+        skipped={client: outcome.reason for client, outcome in absent.items()},
+        details={client: outcome.detail for client, outcome in absent.items() if outcome.detail},
+    )
+
+
+def _sift(
+    job: Job, round: int, outcomes: Mapping[int, Arrived | Absent]
+) -> tuple[dict[int, Arrived], dict[int, Absent]]:
+    """Who counts this round, ascending; refuses to go on with too few."""
+    arrived: dict[int, Arrived] = {}
+    absent: dict[int, Absent] = {}
+    for client, outcome in sorted(outcomes.items()):
+        if isinstance(outcome, Absent):
+            absent[client] = outcome
+        elif job.faults.strikes("lost", job.streams, round, client):
+            absent[client] = Absent("upload lost")
+        elif not finite(outcome.up):
+            absent[client] = Absent("sent non-finite numbers")
+        else:
+            arrived[client] = outcome
+    if outcomes and len(arrived) < min(job.min_clients, len(outcomes)):
+        reasons = "; ".join(f"client {client}: {outcome.reason}" for client, outcome in list(absent.items())[:3])
+        raise TooFewClientsError(
+            f"round {round}: {len(arrived)} of {len(outcomes)} clients replied and engine.min_clients is "
+            f"{job.min_clients} ({reasons}); mend the cause or lower engine.min_clients, then resume",
+            absent,
+        )
+    return arrived, absent
+
+
+class TooFewClientsError(TacitError):
+    """A round in which fewer clients replied than the run needs."""
+
+    def __init__(self, message: str, absent: Mapping[int, Absent]) -> None:
+        """`absent` says who was missing and why."""
+        super().__init__(message)
+        self.absent = absent
+
+
+def _summary(arrived: Mapping[int, Arrived]) -> dict[str, dict[str, float]]:
+    """Mean, least and largest of each number the clients logged."""
+    values: dict[str, list[float]] = {}
+    for reply in arrived.values():
+        for name, value in reply.metrics.items():
+            values.setdefault(name, []).append(value)
+    return {name: {"mean": sum(v) / len(v), "min": min(v), "max": max(v)} for name, v in sorted(values.items())}

@@ -1,0 +1,100 @@
+"""Client memories: what each client remembers, as bytes, in RAM up to a limit and on disk beyond it.
+
+Files are named `<client>.<round>`: a memory written at round r never replaces an older one, so a checkpoint of an
+earlier round stays whole until the next one is in place.
+"""
+
+import os
+from collections import OrderedDict
+from collections.abc import Mapping
+from pathlib import Path
+
+
+class Memories:
+    """The committed memory of every client that has one."""
+
+    def __init__(self, folder: Path, limit: int) -> None:
+        """`limit` is the number of bytes held in RAM; `folder` takes the rest, and all of it at a checkpoint."""
+        self._folder, self._limit = folder, limit
+        self._ram: OrderedDict[int, bytes] = OrderedDict()  # least recently used first
+        self._held = 0
+        self._version: dict[int, int] = {}  # round of each client's memory
+        self._on_disk: dict[int, int] = {}  # round of the newest file
+        self._unsaved: set[int] = set()
+        self._superseded: list[Path] = []
+
+    def get(self, client: int) -> bytes | None:
+        """The client's memory, or None before its first."""
+        if client in self._ram:
+            self._ram.move_to_end(client)
+            return self._ram[client]
+        return self._path(client).read_bytes() if client in self._version else None
+
+    def commit(self, round: int, memories: Mapping[int, bytes]) -> None:
+        """Take over new memories, once the server has merged what belongs to them."""
+        for client, data in memories.items():
+            self._held += len(data) - len(self._ram.pop(client, b""))
+            self._ram[client] = data
+            self._version[client] = round
+            self._unsaved.add(client)
+        while self._held > self._limit and self._ram:
+            client = next(iter(self._ram))
+            if client in self._unsaved:
+                self._write(client)
+            self._held -= len(self._ram.pop(client))
+
+    def save(self) -> None:
+        """Bring everything to disk; older files stay until `forget_older`."""
+        for client in sorted(self._unsaved):
+            self._write(client)
+        if self._folder.is_dir():
+            _sync_folder(self._folder)
+
+    def forget_older(self) -> None:
+        """Delete the files that newer ones replace, once a checkpoint with the newer ones is in place."""
+        for path in self._superseded:
+            path.unlink(missing_ok=True)
+        self._superseded.clear()
+
+    def restore(self, round: int) -> None:
+        """Go back to how memories stood after `round`, dropping whatever was written later."""
+        for path in self._folder.glob("*.*"):
+            client, _, version = path.name.partition(".")
+            if not version.isdigit() or int(version) > round:
+                path.unlink()
+                continue
+            newest = max(int(version), self._version.get(int(client), -1))
+            self._version[int(client)] = self._on_disk[int(client)] = newest
+        for path in self._folder.glob("*.*"):
+            client, _, version = path.name.partition(".")
+            if int(version) < self._version[int(client)]:
+                path.unlink()
+
+    def _path(self, client: int) -> Path:
+        return self._folder / f"{client}.{self._version[client]}"
+
+    def _write(self, client: int) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        if client in self._on_disk:
+            self._superseded.append(self._folder / f"{client}.{self._on_disk[client]}")
+        write_durably(self._path(client), self._ram[client])
+        self._on_disk[client] = self._version[client]
+        self._unsaved.discard(client)
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Write, sync, rename: afterwards the file is either all there or as it was."""
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.rename(path)
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

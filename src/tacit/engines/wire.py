@@ -1,0 +1,197 @@
+"""Messages as bytes and back, without pickle: frozen dataclasses of tensors, arrays, scalars, strings, containers.
+
+An encoded message is a four-byte length, a JSON header that describes the tree, and the raw values of its tensors
+one after the other. Decoding builds only the dataclasses the codec was given, so a stranger's bytes can choose
+among a method's own messages and nothing else.
+"""
+
+import json
+import struct
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tacit.params import Sparse
+
+_TORCH_TYPES = {
+    name: getattr(torch, name)
+    for name in ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
+}
+
+
+class WireError(ValueError):
+    """Bytes that are not a message this codec knows, or a value that can not travel."""
+
+
+@dataclass(frozen=True)
+class Codec:
+    """Encodes and decodes the dataclasses in `types`, by name."""
+
+    types: Mapping[str, type]
+
+    @classmethod
+    def of(cls, method: object) -> "Codec":
+        """The codec of a method: every dataclass its module defines or imports."""
+        namespace = vars(sys.modules[type(method).__module__])
+        return cls(
+            {kind.__name__: kind for kind in namespace.values() if isinstance(kind, type) and is_dataclass(kind)}
+        )
+
+    def encode(self, message: object) -> bytes:
+        """The message as bytes; `len` of it is what is counted as traffic."""
+        buffers: list[bytes] = []
+        header = json.dumps(self._pack(message, buffers), separators=(",", ":")).encode()
+        return b"".join([struct.pack("<I", len(header)), header, *buffers])
+
+    def decode(self, data: bytes | bytearray | memoryview, device: torch.device | None = None) -> Any:
+        """The message these bytes encode, its tensors on `device`."""
+        try:
+            (size,) = struct.unpack_from("<I", data)
+            tree = json.loads(bytes(memoryview(data)[4 : 4 + size]))
+            return self._unpack(tree, _Reader(memoryview(data), 4 + size, device))
+        except WireError:
+            raise
+        except (ValueError, KeyError, TypeError, IndexError, struct.error, RuntimeError) as error:
+            raise WireError(f"not a message: {error}") from error
+
+    def _pack(self, value: object, buffers: list[bytes]) -> object:
+        """One node of the header; values of tensors go to `buffers`. A list is a node with a tag in front."""
+        if value is None or isinstance(value, (bool, int, float, str)):
+            return value
+        if isinstance(value, Tensor):
+            return ["t", *_put(value, buffers)]
+        if isinstance(value, np.ndarray):
+            return ["n", *_put(torch.from_numpy(np.ascontiguousarray(value)), buffers)]
+        if isinstance(value, Sparse):
+            return ["s", *_put_sparse(value, buffers)]
+        if isinstance(value, Mapping):
+            return ["d", [[self._pack(key, buffers), self._pack(item, buffers)] for key, item in value.items()]]
+        if isinstance(value, (tuple, list)):
+            return ["l" if isinstance(value, list) else "u", [self._pack(item, buffers) for item in value]]
+        if self.types.get(type(value).__name__) is type(value):
+            names = [item.name for item in fields(value)]  # type: ignore[arg-type]
+            return ["c", type(value).__name__, {name: self._pack(getattr(value, name), buffers) for name in names}]
+        raise WireError(
+            f"a {type(value).__name__} can not travel: use tensors, numbers, strings, containers of these, "
+            "or dataclasses of the method's own module"
+        )
+
+    def _unpack(self, node: Any, reader: "_Reader") -> Any:
+        if not isinstance(node, list):
+            return node
+        match node:
+            case ["t", kind, shape]:
+                return reader.tensor(kind, shape)
+            case ["n", kind, shape]:
+                return reader.tensor(kind, shape).cpu().numpy()
+            case ["s", kind, shape, how, count]:
+                return reader.sparse(kind, shape, how, count)
+            case ["d", items]:
+                return {self._unpack(key, reader): self._unpack(item, reader) for key, item in items}
+            case ["l", items]:
+                return [self._unpack(item, reader) for item in items]
+            case ["u", items]:
+                return tuple(self._unpack(item, reader) for item in items)
+            case ["c", str(name), dict(values)] if name in self.types:
+                return self.types[name](**{key: self._unpack(item, reader) for key, item in values.items()})
+        raise WireError(f"not a message: unknown node {str(node)[:60]}")
+
+
+def tensors(value: object) -> Iterator[Tensor]:
+    """All tensors and numbers in a message, for checks that concern every value."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, float):
+        yield torch.tensor(value)
+    elif isinstance(value, np.ndarray):
+        yield torch.from_numpy(value)
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from tensors(item)
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from tensors(item)
+    elif is_dataclass(value):
+        for item in fields(value):
+            yield from tensors(getattr(value, item.name))
+
+
+def finite(message: object) -> bool:
+    """Whether every number in a message is finite."""
+    return all(bool(torch.isfinite(tensor).all()) for tensor in tensors(message))
+
+
+def _raw(tensor: Tensor) -> bytes:
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
+
+
+def _put(tensor: Tensor, buffers: list[bytes]) -> tuple[str, list[int]]:
+    kind = str(tensor.dtype).removeprefix("torch.")
+    if kind not in _TORCH_TYPES:
+        raise WireError(f"tensors of type {kind} can not travel")
+    buffers.append(_raw(tensor))
+    return kind, list(tensor.shape)
+
+
+def _put_sparse(sparse: Sparse, buffers: list[bytes]) -> tuple[str, list[int], str, int]:
+    """Positions as a bitmap or as numbers, whichever is smaller, then the values."""
+    size, count = int(np.prod(sparse.shape)), len(sparse.index)
+    index = sparse.index.cpu().numpy()
+    how = _index_type(size)
+    if (size + 7) // 8 < count * np.dtype(how).itemsize:
+        bits = np.zeros(size, dtype=bool)
+        bits[index] = True
+        how, positions = "bitmap", np.packbits(bits).tobytes()
+    else:
+        positions = index.astype(how).tobytes()
+    buffers.append(positions)
+    kind, _ = _put(sparse.value, buffers)
+    return kind, list(sparse.shape), how, count
+
+
+def _index_type(size: int) -> str:
+    """The smallest unsigned integer that can point anywhere in a tensor of this size."""
+    return "<u1" if size <= 1 << 8 else "<u2" if size <= 1 << 16 else "<u4" if size <= 1 << 32 else "<u8"
+
+
+class _Reader:
+    """Takes the raw values of a message one after the other."""
+
+    def __init__(self, data: memoryview, at: int, device: torch.device | None) -> None:
+        self._data, self._at, self._device = data, at, device
+
+    def take(self, size: int) -> bytearray:
+        part = bytearray(self._data[self._at : self._at + size])
+        if size < 0 or len(part) != size:
+            raise WireError("not a message: it ends too early")
+        self._at += size
+        return part
+
+    def tensor(self, kind: str, shape: list[int]) -> Tensor:
+        """A tensor in memory of its own: unaligned views could take other code paths and give other bits."""
+        dtype = _TORCH_TYPES[kind]
+        count = int(np.prod(shape, dtype=np.int64))
+        if not count:
+            return torch.empty(shape, dtype=dtype, device=self._device)
+        flat = torch.frombuffer(self.take(count * dtype.itemsize), dtype=dtype)
+        return flat.clone().reshape(shape).to(self._device or "cpu")
+
+    def sparse(self, kind: str, shape: list[int], how: str, count: int) -> Sparse:
+        size = int(np.prod(shape, dtype=np.int64))
+        if how == "bitmap":
+            bits = np.frombuffer(self.take((size + 7) // 8), dtype=np.uint8)
+            index = np.flatnonzero(np.unpackbits(bits, count=size))
+        elif how == _index_type(size):
+            index = np.frombuffer(self.take(count * np.dtype(how).itemsize), dtype=how)
+        else:
+            raise WireError(f"not a message: positions of type {how}")
+        if len(index) != count or (count and int(index.max()) >= size):
+            raise WireError("not a message: sparse positions do not fit the shape")
+        positions = torch.from_numpy(index.astype(np.int64)).to(self._device or "cpu")
+        return Sparse(tuple(shape), positions, self.tensor(kind, [count]))

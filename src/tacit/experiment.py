@@ -1,0 +1,206 @@
+"""From a config to a run directory, and back from a run directory to where it stopped.
+
+config.toml        the full config; running it again gives the same model
+split.json         who holds which sample, and the hash of that
+rounds.jsonl       one record per round
+model.safetensors  the final model
+checkpoint/        how far the run got
+errors.log         tracebacks of clients that failed, if any did
+"""
+
+import fcntl
+import json
+import math
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+from safetensors.torch import load_file, save
+
+from tacit import config as configs
+from tacit.config import Config
+from tacit.data.scenario import Split
+from tacit.engines import checkpoint
+from tacit.engines.inline import InlineCourier
+from tacit.engines.local import LocalCourier, one_thread
+from tacit.engines.loop import Courier, Job, Position, Record, TooFewClientsError, play
+from tacit.engines.memory import Memories, write_durably
+from tacit.errors import TacitError
+from tacit.params import Params
+from tacit.prepare import build_job
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run."""
+
+    config: Config
+    history: list[dict[str, Any]]  # the records of all rounds
+    params: Params | None  # the final model; None for a method without a common one
+    job: Job
+
+    @property
+    def accuracy(self) -> float:
+        """Test accuracy after the last round; for a method without a common model, the clients' average."""
+        last = self.history[-1]
+        return float(last["local_accuracy"] if last["accuracy"] is None else last["accuracy"])
+
+    def net(self) -> torch.nn.Module:
+        """The trained network as an ordinary torch module in evaluation mode."""
+        if self.params is None:
+            raise TacitError(f"{self.config.method_name} has no common model: each client keeps its own")
+        return self.job.net.module(self.params)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One run and its directory: `create` it or `reopen` it, then play its rounds."""
+
+    config: Config
+    folder: Path
+    job: Job
+    split: Split
+
+    @classmethod
+    def create(cls, config: Config, folder: Path) -> "Experiment":
+        """A new run in a folder that is not there yet, or is empty."""
+        if (folder / "config.toml").exists():
+            raise TacitError(
+                f"{folder} already holds a run: choose another --out, or go on with `tacit resume {folder}`"
+            )
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise TacitError(f"{folder} is not an empty folder: choose another --out")
+        job, split = build_job(config)
+        partial = folder.with_name(f".{folder.name}.partial-{os.getpid()}")
+        try:
+            partial.mkdir(parents=True)
+            (partial / "config.toml").write_text(configs.dumps(config), encoding="utf-8")
+            (partial / "split.json").write_text(json.dumps({"hash": split.hash()} | split.to_json()), encoding="utf-8")
+            partial.rename(folder)
+        except OSError as error:
+            raise TacitError(f"can not write to {folder}: {error.strerror}; choose another --out") from error
+        return cls(config, folder, job, split)
+
+    @classmethod
+    def reopen(cls, folder: Path) -> "Experiment":
+        """A run that was started before, on the same data as then."""
+        if not (folder / "config.toml").exists():
+            raise TacitError(f"{folder} holds no run: give the folder a run was started in")
+        config = configs.make(configs.read(folder / "config.toml"))
+        try:
+            known = json.loads((folder / "split.json").read_text(encoding="utf-8"))["hash"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise TacitError(f"{folder / 'split.json'} can not be read ({error}): start a new run") from error
+        job, split = build_job(config)
+        if known != split.hash():
+            raise TacitError(f"the data is not the same as when {folder} was started: restore it, or start a new run")
+        return cls(config, folder, job, split)
+
+    def rounds(self) -> Iterator[Record]:
+        """Play the rounds that are left. Closing the iterator at any time leaves a run that can be resumed."""
+        with ExitStack() as stack:
+            stack.enter_context(_locked(self.folder))
+            stack.enter_context(one_thread())
+            position, length = self._restore()
+            log = stack.enter_context(_open_log(self.folder / "rounds.jsonl", length))
+            courier = stack.enter_context(closing(self._courier()))
+            saved = position.round
+            try:
+                for record in play(self.job, courier, position):
+                    log.write(_line(record))
+                    self._note_errors(record.round, record.details)
+                    if position.round % self.config.log.checkpoint_every == 0 or position.round == self.job.rounds:
+                        self._save(position, log)
+                        saved = position.round
+                    yield record
+            except TooFewClientsError as error:
+                self._note_errors(position.round, {k: absent.detail for k, absent in error.absent.items()})
+                raise
+            finally:
+                if position.whole and position.round > saved:
+                    self._save(position, log)
+            self._save_model(position)
+
+    def result(self) -> Result:
+        """What a finished run came to."""
+        lines = (self.folder / "rounds.jsonl").read_text(encoding="utf-8").splitlines()
+        if len(lines) < self.job.rounds:
+            raise TacitError(f"{self.folder} is not finished: go on with `tacit resume {self.folder}`")
+        model = self.folder / "model.safetensors"
+        params = load_file(model) if model.exists() else None
+        return Result(self.config, [json.loads(line) for line in lines], params, self.job)
+
+    def finished_rounds(self) -> int:
+        """How many rounds the last checkpoint holds."""
+        return checkpoint.finished_rounds(self.folder / "checkpoint")
+
+    def _restore(self) -> tuple[Position, int]:
+        folder = self.folder / "checkpoint"
+        memories = Memories(folder / "memories", int(self.config.engine.memory_mb * 1e6))
+        return checkpoint.load(folder, self.job.codec, memories, self.job.device)
+
+    def _courier(self) -> Courier:
+        engine = self.config.engine
+        workers = (os.cpu_count() or 1) if engine.workers is None else engine.workers
+        return LocalCourier(self.job, workers) if workers else InlineCourier(self.job, engine.strict)
+
+    def _save(self, position: Position, log: IO[bytes]) -> None:
+        log.flush()
+        os.fsync(log.fileno())
+        checkpoint.save(self.folder / "checkpoint", position, self.job.codec, log.tell())
+
+    def _save_model(self, position: Position) -> None:
+        model = self.job.method.model(position.state)
+        if model is None:
+            return
+        federation = self.job.federation
+        about = {
+            "net": asdict(self.config.net),
+            "shape": list(federation.test.x.shape[1:]),
+            "classes": list(federation.classes),
+        }
+        cpu = {name: value.cpu().contiguous() for name, value in model.items()}
+        write_durably(self.folder / "model.safetensors", save(cpu, metadata={"tacit": json.dumps(about)}))
+
+    def _note_errors(self, round: int, details: dict[int, str]) -> None:
+        told = {client: detail for client, detail in details.items() if detail}
+        if told:
+            with (self.folder / "errors.log").open("a", encoding="utf-8") as file:
+                file.writelines(f"round {round}, client {client}\n{detail}\n" for client, detail in told.items())
+
+
+def _line(record: Record) -> bytes:
+    """One line of JSON, which has no word for NaN."""
+    values = {name: value for name, value in asdict(record).items() if name != "details"}
+    return (json.dumps(_jsonable(values)) + "\n").encode()
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _jsonable(item) for name, item in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+@contextmanager
+def _open_log(path: Path, length: int) -> Iterator[IO[bytes]]:
+    """The round log, cut back to what the checkpoint knows."""
+    path.touch()
+    with path.open("r+b") as file:
+        file.truncate(length)
+        file.seek(length)
+        yield file
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Keep a second process out of the same run."""
+    with (folder / "config.toml").open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise TacitError(f"another process is running {folder}: wait for it, or stop it first") from None
+        yield

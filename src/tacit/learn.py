@@ -1,0 +1,279 @@
+"""Local SGD, EMA, prediction, evaluation: every training loop in the package goes through here."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import islice
+from math import ceil, cos, pi
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from tacit import params
+from tacit.errors import TacitError
+from tacit.federation import Samples, Views
+from tacit.method import Guesses, Holder, Training
+from tacit.nets import Net
+from tacit.params import Params
+from tacit.random import seeded
+
+EVALUATION_BATCH = 500
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One step's data as stored: labeled inputs `x` with labels `y`, unlabeled inputs `u` at positions `index`."""
+
+    x: Tensor
+    y: Tensor
+    u: Tensor
+    index: Tensor
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a batch costs: the scalar to descend on, numbers to log, pseudo-labels to diagnose."""
+
+    total: Tensor
+    metrics: Mapping[str, Tensor] = field(default_factory=dict)
+    guesses: Guesses | None = None
+
+
+@dataclass(frozen=True)
+class Visit:
+    """An objective at work on one holder: the cost of a batch, and what to keep for the next visit."""
+
+    cost: Callable[[Params, Batch], Cost]
+    keep: Callable[[], dict[str, Tensor]] = dict
+
+
+class Objective(Protocol):
+    """What one batch of labeled and unlabeled data costs. Fields are the hyper-parameters."""
+
+    @property
+    def labels_only(self) -> bool:
+        """Whether it learns from labeled samples only."""
+        ...
+
+    def visit(self, holder: Holder, received: Params, kept: Mapping[str, Tensor]) -> Visit:
+        """Prepare for one holder that starts from the model `received`; `kept` is from its last visit."""
+        ...
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What local training carries from one visit to the next, where settings or objective say so."""
+
+    velocity: Params | None = None
+    buffers: Params | None = None
+    objective: dict[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The outcome of local training; `steps` is 0 where there was nothing to train on."""
+
+    params: Params
+    kept: Kept | None
+    steps: int
+    metrics: dict[str, float]
+    guesses: Guesses | None
+
+
+def fit(
+    holder: Holder,
+    start: Params,
+    objective: Objective,
+    *,
+    kept: Kept | None = None,
+    prox: float = 0.0,
+    correction: Params | None = None,
+    extra: Callable[[Params, Batch], Tensor] | None = None,
+) -> Trained:
+    """Train `start` on what the holder has, by its settings.
+
+    Args:
+        holder: the client or the server whose samples are used.
+        start: the model to start from; it is not changed.
+        objective: what a batch costs.
+        kept: what the last visit returned, if this is not the first.
+        prox: μ of the proximal term μ/2·‖w - start‖².
+        correction: added to every gradient (SCAFFOLD's c - c_i), for the trainable parameters.
+        extra: a further term of the loss.
+    """
+    train, net, kept = holder.train, holder.net, kept or Kept()
+    if train.buffers == "keep" and kept.buffers is not None:
+        start = start | kept.buffers
+    visit = objective.visit(holder, start, kept.objective)
+
+    def cost(w: Params, batch: Batch) -> Cost:
+        own = visit.cost(w, batch)
+        return own if extra is None else Cost(own.total + extra(w, batch), own.metrics, own.guesses)
+
+    run = _Descent(holder, start, kept.velocity if train.optimizer == "keep" else None, prox, correction)
+    with seeded(holder.stream("layers"), holder.device):
+        for batch in batches(holder, objective.labels_only):
+            run.step(cost(run.w, batch))
+    w = params.clone(run.w)
+    velocity = run.velocity if train.optimizer == "keep" else None
+    buffers = {name: w[name] for name in net.buffers} if train.buffers == "keep" else None
+    keep = Kept(velocity, buffers or None, visit.keep())
+    return Trained(w, keep if keep != Kept() else None, run.steps, run.metrics(), run.guesses())
+
+
+def batches(holder: Holder, labels_only: bool = False, once: bool = False) -> Iterator[Batch]:
+    """The batches of one visit, or of one epoch; the longer of labeled and unlabeled data makes an epoch.
+
+    The shorter is repeated. The two draw from streams of their own, so unlabeled data does not change which labeled samples meet.
+    """
+    samples, train = holder.samples, holder.train
+    labeled = samples.labeled
+    unlabeled = labeled[:0] if labels_only else samples.unlabeled
+    size, size_u = train.batch, train.unlabeled_batch or train.batch
+    epoch = max(ceil(len(labeled) / size), ceil(len(unlabeled) / size_u))
+    if not epoch:
+        return
+    total = epoch if once else train.steps or epoch * train.epochs
+    rows = _endless(labeled, size, holder.stream("labeled batches"))
+    rows_u = _endless(unlabeled, size_u, holder.stream("unlabeled batches"))
+    for row, row_u in islice(zip(rows, rows_u, strict=False), total):
+        x, y, u = samples.x[row], samples.y[row], samples.x[row_u]
+        yield Batch(x.to(holder.device), y.to(holder.device), u.to(holder.device), row_u)
+
+
+def _endless(index: Tensor, size: int, stream: torch.Generator) -> Iterator[Tensor]:
+    """Batches of positions, a new permutation for each pass; empty ones where there is nothing."""
+    while True:
+        order = index[torch.randperm(len(index), generator=stream)]
+        yield from order.split(size)
+
+
+class _Descent:
+    """SGD on a private copy of the weights: one object per visit, gone after it."""
+
+    def __init__(
+        self, holder: Holder, start: Params, velocity: Params | None, prox: float, correction: Params | None
+    ) -> None:
+        train, names = holder.train, holder.net.trainable
+        self.w = {name: value.to(holder.device) for name, value in params.clone(start).items()}
+        self._names, self._train, self._prox = names, train, prox
+        self._lr = learning_rate(train, holder.round, holder.rounds)
+        self._leaves = [self.w[name].requires_grad_() for name in names]
+        self._anchor = [start[name].to(holder.device) for name in names] if prox else []
+        self._shift = [] if correction is None else [correction[name].to(holder.device) for name in names]
+        self._velocity = [velocity[name].to(holder.device) for name in names] if velocity else []
+        self._sums: dict[str, Tensor] = {}
+        self._guesses: list[Guesses] = []
+        self.steps = 0
+
+    @property
+    def velocity(self) -> Params | None:
+        """The momentum buffer by name, or None where there is none."""
+        return dict(zip(self._names, self._velocity, strict=True)) if self._velocity else None
+
+    def step(self, cost: Cost) -> None:
+        """One step: gradient, proximal pull, clipping, correction, weight decay, momentum, in this order."""
+        train = self._train
+        grads = list(torch.autograd.grad(cost.total, self._leaves, materialize_grads=True))
+        with torch.no_grad():
+            if self._prox:
+                pull = torch._foreach_sub(self._leaves, self._anchor)
+                torch._foreach_add_(grads, pull, alpha=self._prox)
+            if train.clip is not None:
+                total = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
+                torch._foreach_mul_(grads, (train.clip / (total + 1e-6)).clamp(max=1.0))
+            if self._shift:
+                torch._foreach_add_(grads, self._shift)
+            if train.weight_decay:
+                torch._foreach_add_(grads, self._leaves, alpha=train.weight_decay)
+            torch._foreach_add_(self._leaves, self._with_momentum(grads), alpha=-self._lr)
+        self._record(cost)
+
+    def _with_momentum(self, grads: list[Tensor]) -> list[Tensor]:
+        momentum = self._train.momentum
+        if not momentum:
+            return grads
+        if self._velocity:
+            torch._foreach_mul_(self._velocity, momentum)
+            torch._foreach_add_(self._velocity, grads)
+        else:
+            self._velocity = [grad.clone() for grad in grads]
+        if not self._train.nesterov:
+            return self._velocity
+        torch._foreach_add_(grads, self._velocity, alpha=momentum)
+        return grads
+
+    def _record(self, cost: Cost) -> None:
+        self.steps += 1
+        for name, value in cost.metrics.items():
+            self._sums[name] = self._sums.get(name, 0) + value.detach()
+        if cost.guesses is not None:
+            self._guesses.append(cost.guesses)
+
+    def metrics(self) -> dict[str, float]:
+        """Each logged number, averaged over the steps."""
+        return {name: float(value) / self.steps for name, value in self._sums.items()} | {"steps": self.steps}
+
+    def guesses(self) -> Guesses | None:
+        """All pseudo-labels of the visit in one."""
+        if not self._guesses:
+            return None
+        joined = {
+            name: torch.cat([getattr(guess, name).cpu() for guess in self._guesses])
+            for name in ("index", "label", "kept")
+        }
+        return Guesses(**joined)
+
+
+def learning_rate(train: Training, round: int, rounds: int) -> float:
+    """The learning rate of a round: linear warm-up, then the schedule over the rounds that are left."""
+    if round < train.warmup:
+        return train.lr * (round + 1) / train.warmup
+    kind, _, argument = train.schedule.partition(":")
+    elapsed, span = round - train.warmup, max(1, rounds - train.warmup)
+    try:
+        if kind == "constant" and not argument:
+            return train.lr
+        if kind == "decay":
+            return train.lr * float(argument) ** elapsed
+        if kind == "cosine":
+            return train.lr * max(0.0, cos(float(Fraction(argument or "1/2")) * pi * elapsed / span))
+    except ValueError:
+        pass
+    raise TacitError(f"unknown schedule '{train.schedule}': choose constant, cosine, cosine:7/16 or decay:0.995")
+
+
+def ema(target: Params, online: Params, alpha: float) -> Params:
+    """α · target + (1 - α) · online."""
+    return params.lerp(online, target, alpha)
+
+
+@torch.no_grad()
+def predict(net: Net, model: Params, x: Tensor, views: Views) -> Tensor:
+    """(n, …) as stored -> probabilities (n, c), without augmentation."""
+    parts = [functional.softmax(net.apply(model, views.plain(part)), dim=1) for part in x.split(EVALUATION_BATCH)]
+    return torch.cat(parts)
+
+
+@dataclass(frozen=True)
+class Score:
+    """How a model does on some samples; scores of parts add up to the score of the whole."""
+
+    correct: int = 0
+    loss: float = 0.0
+    count: int = 0
+
+    def __add__(self, other: "Score") -> "Score":
+        """The score on both."""
+        return Score(self.correct + other.correct, self.loss + other.loss, self.count + other.count)
+
+
+@torch.no_grad()
+def evaluate(net: Net, model: Params, samples: Samples, views: Views, device: torch.device) -> Score:
+    """Correct answers and summed loss on labeled samples, one forward pass."""
+    logits = net.apply(model, views.plain(samples.x.to(device)))
+    y = samples.y.to(device)
+    loss = functional.cross_entropy(logits, y, reduction="sum")
+    return Score(int((logits.argmax(dim=1) == y).sum()), float(loss), len(samples))

@@ -1,0 +1,132 @@
+"""SCAFFOLD: Stochastic Controlled Averaging for Federated Learning (Karimireddy et al., ICML 2020), Algorithm 1."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from tacit.averaging import average
+from tacit.learn import Kept, Objective, batches, fit, learning_rate
+from tacit.method import ClientContext, Needs, Positive, Reply, ServerContext
+from tacit.objectives import FixMatch
+from tacit.params import Params, add, clone, mean, scale, sub, zeros_like
+from tacit.random import seeded
+
+
+@dataclass(frozen=True)
+class ScaffoldState:
+    """The server model x, the server control variate c (parameters only), and the server's training state."""
+
+    x: Params
+    c: Params
+    kept: Kept | None = None
+
+
+@dataclass(frozen=True)
+class ScaffoldDown:
+    """x and c."""
+
+    x: Params
+    c: Params
+
+
+@dataclass(frozen=True)
+class ScaffoldMemory:
+    """The client's control variate c_i."""
+
+    c: Params
+    kept: Kept | None
+
+
+@dataclass(frozen=True)
+class ScaffoldUp:
+    """Δy_i = y_i - x and Δc_i = c_i^+ - c_i."""
+
+    dy: Params
+    dc: Params
+
+
+@dataclass(frozen=True)
+class Scaffold:
+    """FedAvg with control variates that take the drift out of local steps."""
+
+    objective: Objective = FixMatch()  # what a batch costs, at clients and server
+    option: Literal["I", "II"] = "II"  # line 12: c_i^+ is the gradient at x (I) or the mean of those used (II)
+    server_lr: Positive = 1.0  # η_g: step of the server towards the mean
+
+    @property
+    def needs(self) -> Needs:
+        """Momentum that starts afresh, or the gradients used could not be told from it; labels as the objective asks."""
+        return Needs(client_labels=self.objective.labels_only, fresh_momentum=True)
+
+    def start(self, server: ServerContext) -> ScaffoldState:
+        """Line 1: initial x; c and all c_i are zero."""
+        x = server.net.init(server.streams.at("init"))
+        return ScaffoldState(x, zeros_like({name: x[name] for name in server.net.trainable}))
+
+    def send(self, server: ServerContext, state: ScaffoldState) -> tuple[ScaffoldState, Mapping[int, ScaffoldDown]]:
+        """Line 4: communicate (x, c) to the cohort; where the server has labels, it trains x first."""
+        trained = fit(server, state.x, self.objective, kept=state.kept)
+        state = ScaffoldState(trained.params, state.c, trained.kept)
+        return state, dict.fromkeys(server.cohort, ScaffoldDown(state.x, state.c))
+
+    def client_update(
+        self, client: ClientContext, memory: ScaffoldMemory | None, down: ScaffoldDown
+    ) -> Reply[ScaffoldMemory, ScaffoldUp]:
+        """Lines 6 to 14."""
+        memory = memory or ScaffoldMemory(zeros_like(down.c), None)
+        correction = sub(down.c, memory.c)
+        trained = fit(client, down.x, self.objective, kept=memory.kept, correction=correction)  # lines 7 to 11
+        if not trained.steps:
+            return Reply(memory, None, model=down.x)
+        dy = sub(trained.params, down.x)
+        if self.option == "I":
+            c_new = self._gradient(client, down.x, memory.kept)
+        else:
+            drift = scale({name: dy[name] for name in down.c}, -1 / _travel(client, trained.steps))
+            c_new = add(sub(memory.c, down.c), drift)  # c_i - c + (x - y_i)/(K·η_l)
+        up = ScaffoldUp(dy, sub(c_new, memory.c))  # line 13
+        return Reply(ScaffoldMemory(c_new, trained.kept), up, trained.metrics, trained.params, trained.guesses)
+
+    def merge(self, server: ServerContext, state: ScaffoldState, ups: Mapping[int, ScaffoldUp]) -> ScaffoldState:
+        """Lines 16 and 17: x ← x + η_g/|S|·ΣΔy_i, c ← c + 1/N·ΣΔc_i."""
+        if not ups:
+            return state
+        arrived = average(server, state.x, [add(state.x, up.dy) for up in ups.values()])
+        step = {name: arrived[name] - state.x[name] for name in state.c}
+        x = arrived | add({name: state.x[name] for name in state.c}, scale(step, self.server_lr))
+        c = add(state.c, scale(mean([up.dc for up in ups.values()]), len(ups) / server.clients))
+        return ScaffoldState(x, c, state.kept)
+
+    def model(self, state: ScaffoldState) -> Params:
+        """x."""
+        return state.x
+
+    def _gradient(self, client: ClientContext, x: Params, kept: Kept | None) -> Params:
+        """Option I: the gradient of the local loss at x, averaged over one pass of the local batches."""
+        names, w = client.net.trainable, clone(x)
+        leaves = [w[name].requires_grad_() for name in names]
+        visit = self.objective.visit(client, x, kept.objective if kept else {})
+        grads, weights = [], []
+        with seeded(client.stream("layers"), client.device):
+            for batch in batches(client, self.objective.labels_only, once=True):
+                grad = torch.autograd.grad(visit.cost(w, batch).total, leaves, materialize_grads=True)
+                grads.append(dict(zip(names, grad, strict=True)))
+                weights.append(float(len(batch.y) + len(batch.u)))
+        return mean(grads, weights)
+
+
+def _travel(client: ClientContext, steps: int) -> float:
+    """How far `steps` steps along a constant gradient of 1 would go: K·η_l in the paper, which has no momentum.
+
+    With momentum ρ the j-th step is (1 - ρ^j)/(1 - ρ) times as long (one power more with Nesterov); dividing by the
+    sum keeps c_i^+ a weighted mean of the gradients instead of over-estimating them 1/(1 - ρ) times.
+    """
+    train = client.train
+    rho, ahead = train.momentum, 1 if train.nesterov and train.momentum else 0
+    lengths = sum((1 - rho ** (j + ahead)) / (1 - rho) for j in range(1, steps + 1))
+    return learning_rate(train, client.round, client.rounds) * lengths
+
+
+METHODS = {"scaffold": Scaffold}

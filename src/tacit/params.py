@@ -1,0 +1,126 @@
+"""Algebra on `Params`: a model's parameters and float buffers by name.
+
+Models are values here: every function returns new tensors and leaves its arguments alone. So θ = σ + ψ is
+`add(sigma, psi)`, an average is `mean`, and a control variate is just another dict. Dicts that are combined
+must have the same names; a mismatch raises `KeyError` instead of being cut short.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+Params = dict[str, Tensor]
+
+_BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def add(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Params:
+    """a + b."""
+    return {name: a[name] + b[name] for name in _names(a, b)}
+
+
+def sub(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Params:
+    """a - b."""
+    return {name: a[name] - b[name] for name in _names(a, b)}
+
+
+def scale(a: Mapping[str, Tensor], factor: float) -> Params:
+    """factor · a."""
+    return {name: value * factor for name, value in a.items()}
+
+
+def lerp(a: Mapping[str, Tensor], b: Mapping[str, Tensor], weight: float) -> Params:
+    """(1 - weight) · a + weight · b."""
+    return {name: torch.lerp(a[name], b[name], weight) for name in _names(a, b)}
+
+
+def zeros_like(a: Mapping[str, Tensor]) -> Params:
+    """Zeros in the shape of a."""
+    return {name: torch.zeros_like(value) for name, value in a.items()}
+
+
+def clone(a: Mapping[str, Tensor]) -> Params:
+    """A copy that shares nothing with a and carries no gradient."""
+    return {name: value.detach().clone() for name, value in a.items()}
+
+
+def mean(models: Sequence[Mapping[str, Tensor]], weights: Sequence[float] | None = None) -> Params:
+    """Weighted mean; weights need not sum to one, and are equal when not given.
+
+    The sum runs in the order given: whoever calls this with a fixed order gets the same bits every time.
+    """
+    weights = [1.0] * len(models) if weights is None else weights
+    total = float(sum(weights))
+    if not models or total <= 0:
+        raise ValueError("a mean needs at least one model and a positive total weight")
+    result = scale(models[0], weights[0] / total)
+    for model, weight in zip(models[1:], weights[1:], strict=True):
+        for name in _names(result, model):
+            result[name].add_(model[name], alpha=weight / total)
+    return result
+
+
+def dot(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
+    """Inner product over all entries."""
+    return sum(float((a[name] * b[name]).sum()) for name in _names(a, b))
+
+
+def norm(a: Mapping[str, Tensor]) -> float:
+    """Euclidean norm over all entries."""
+    return dot(a, a) ** 0.5
+
+
+def equal(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> bool:
+    """Whether both hold the same names with the same bits."""
+    return a.keys() == b.keys() and all(not _changed(a[name], b[name], 0.0).any() for name in a)
+
+
+def size(a: Mapping[str, Tensor]) -> int:
+    """Number of scalars."""
+    return sum(value.numel() for value in a.values())
+
+
+@dataclass(frozen=True)
+class Sparse:
+    """Some entries of a tensor: `value[i]` stands at flat position `index[i]` (ascending) of `shape`."""
+
+    shape: tuple[int, ...]
+    index: Tensor
+    value: Tensor
+
+
+def sparsify(meant: Mapping[str, Tensor], held: Mapping[str, Tensor], threshold: float = 0.0) -> dict[str, Sparse]:
+    """The entries of `meant` that differ from `held` by more than `threshold`.
+
+    The new values themselves are kept, not differences: held + (meant - held) need not be meant in floating point.
+    Threshold 0 keeps every entry whose bits differ, so the patch gives exactly `meant`.
+    """
+    patches = {}
+    for name in _names(meant, held):
+        new = meant[name].reshape(-1)
+        index = _changed(new, held[name].reshape(-1), threshold).nonzero().reshape(-1)
+        patches[name] = Sparse(tuple(meant[name].shape), index, new[index])
+    return patches
+
+
+def patch(held: Mapping[str, Tensor], changes: Mapping[str, Sparse]) -> Params:
+    """`held` with the entries in `changes` put in place."""
+    result = clone(held)
+    for name, change in changes.items():
+        result[name].view(-1)[change.index] = change.value
+    return result
+
+
+def _names(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> list[str]:
+    if a.keys() != b.keys():
+        raise KeyError(f"these models have different names: {sorted(a.keys() ^ b.keys())}")
+    return list(a)
+
+
+def _changed(new: Tensor, old: Tensor, threshold: float) -> Tensor:
+    if threshold > 0:
+        return (new - old).abs() > threshold
+    bits = _BITS[new.element_size()]
+    return new.contiguous().view(bits) != old.contiguous().view(bits)

@@ -1,0 +1,82 @@
+"""From a config to a job: load, split, build, and refuse what can not run, before anything is written."""
+
+import torch
+
+from tacit import nets
+from tacit.config import Config
+from tacit.data import scenario, sources
+from tacit.engines.loop import Job
+from tacit.errors import TacitError
+from tacit.random import Streams
+
+
+def build_job(config: Config) -> tuple[Job, scenario.Split]:
+    """The job a config describes; refuses what the method needs and the data lacks."""
+    source = sources.load(config.data.name)
+    streams = Streams(config.seed)
+    data = config.data
+    split = scenario.split(
+        source.y.numpy(),
+        len(source.classes),
+        clients=data.clients,
+        partition=data.partition,
+        labels=data.labels,
+        per_class=data.per_class,
+        n_labels=data.n_labels,
+        label_fraction=data.label_fraction,
+        some=data.some,
+        validation=data.validation,
+        streams=streams,
+    )
+    shape = tuple(int(n) for n in source.x.shape[1:])
+    job = Job(
+        method=config.build_method(),
+        net=nets.build(config.net.name, shape, len(source.classes), config.net.norm, config.net.width),
+        federation=scenario.federation(source, split),
+        streams=streams,
+        rounds=config.rounds,
+        cohort=config.cohort or data.clients,
+        train=config.train,
+        server_train=config.server_train,
+        device=_device(config.engine.device),
+        faults=config.faults,
+        deadline=config.engine.deadline,
+        min_clients=config.engine.min_clients,
+        evaluate_every=config.log.evaluate_every,
+        evaluate_local=config.log.local,
+    )
+    _refuse_unmet_needs(config, job)
+    return job, split
+
+
+def _refuse_unmet_needs(config: Config, job: Job) -> None:
+    """One sentence with the remedy, before anything starts."""
+    needs, name, federation = job.method.needs, config.method_name, job.federation
+    labels_at_clients = bool((federation.pool.y >= 0).any())
+    if needs.client_labels and not labels_at_clients:
+        raise TacitError(
+            f"{name} needs labels at the clients and these have none: use --labels client, some or all, "
+            "or an objective that learns without labels, such as fixmatch"
+        )
+    if needs.server_labels and not len(federation.server.labeled):
+        raise TacitError(f"{name} needs labels at the server: use --labels server")
+    if needs.validation and not len(federation.server.validation):
+        raise TacitError(f"{name} needs validation samples at the server: use --validation 200 or another number")
+    if needs.features and not job.net.has_features:
+        raise TacitError(f"{name} needs a network with features and {config.net.name} has none: use --net lenet")
+    if needs.fresh_momentum and config.train.optimizer == "keep":
+        raise TacitError(f"{name} can not work with momentum kept between rounds: use train.optimizer = 'reset'")
+    recompute = "recompute" in (config.train.buffers, config.server_train.buffers)
+    if recompute and not len(federation.server.labeled):
+        raise TacitError("buffers = 'recompute' needs samples at the server: use --labels server or 'average'")
+    if not labels_at_clients and not len(federation.server.labeled):
+        raise TacitError("nobody has a label: use --labels with --per-class, --n-labels or --label-fraction")
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError):
+        raise TacitError(f"there is no device '{name}' here: use --device cpu") from None
+    return device

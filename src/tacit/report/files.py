@@ -1,0 +1,22 @@
+"""Files that are either all there or as they were."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tacit.errors import TacitError
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A path to write to, which takes the place of `path` once everything is written."""
+    partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield partial
+        partial.replace(path)
+    except OSError as error:
+        raise TacitError(f"can not write {path}: {error.strerror}; choose another place") from error
+    finally:
+        partial.unlink(missing_ok=True)

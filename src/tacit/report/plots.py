@@ -1,0 +1,159 @@
+"""Curves as pictures: characters for a terminal, a matplotlib figure for paper and page.
+
+Both drawing packages are slow to import, so each is imported where it draws.
+"""
+
+import io
+import math
+from collections.abc import Sequence
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.cells import cell_len, set_cell_size
+
+from tacit.errors import TacitError
+from tacit.report.curves import Curve, curves
+from tacit.report.files import replacing
+from tacit.report.read import Run
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# The colours of Okabe and Ito, which every kind of colour vision tells apart, without the yellow that white paper
+# swallows and the black that a dark screen does; their likes among a terminal's 256; and what helps without colour.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+TERMINAL_COLORS = (32, 166, 36, 175, 214, 74)
+MARKS = "ox+*#@%&=sv~"
+DASHES: tuple[Any, ...] = (
+    "-",
+    (0, (5, 1.5)),
+    (0, (1, 1)),
+    (0, (6, 1, 1, 1)),
+    (0, (9, 2)),
+)  # with six colours: thirty different lines
+
+INK = "#1b1e23"  # text and axes, and nothing else, so that it can be found again in an SVG
+STYLE: dict[Any, Any] = {
+    "font.size": 10,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+}
+SVG: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "tacit",
+}  # text stays text; the same runs, the same bytes
+UNDATED = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
+
+
+def terminal_curve(runs: Sequence[Run], width: int, height: int, *, color: bool) -> str:
+    """Accuracy against rounds in `height` lines of `width` characters, legend included."""
+    import plotext
+
+    found = curves(runs)
+    legend = _legend(found, width, color)
+    plotext.terminal.limit(False, False)  # else plotext shrinks a plot to the terminal it thinks it has
+    plot = plotext.figure.clear().theme("colorless").plot_size(width, height - len(legend))
+    for index, curve in enumerate(found):
+        ink = plotext.pixel(foreground=TERMINAL_COLORS[index % len(TERMINAL_COLORS)])
+        marker = plotext.marker("braille" if color else MARKS[index % len(MARKS)], ink)
+        plot.draw(plot.signal(curve.rounds, curve.mean, marker=marker).lines())
+    rounds, means = [n for curve in found for n in curve.rounds], [value for curve in found for value in curve.mean]
+    for axis, values, intervals in (("x", rounds, 8), ("y", means, 5)):
+        low, high, ticks = _scale(values, intervals)
+        plot.ruler(axis).lim(low, high).ticks(ticks, [str(tick) for tick in ticks])
+    plot.axes(False, side=1).title("accuracy (%) after each round")
+    lines = str(plot.build().string(colorless=not color)).rstrip("\n").split("\n")
+    return "\n".join(lines + legend)
+
+
+def _scale(values: Sequence[float], intervals: int) -> tuple[int, int, list[int]]:
+    """The whole numbers around all values, and round ones between them for the ticks."""
+    low, high = math.floor(min(values)), math.ceil(max(values))
+    steps = (digit * 10**power for power in count() for digit in (1, 2, 5))
+    step = next(step for step in steps if (high - low) / step <= intervals)
+    return low, max(high, low + 1), list(range(math.ceil(low / step) * step, high + 1, step))
+
+
+def _legend(found: Sequence[Curve], width: int, color: bool) -> list[str]:
+    """As many entries to a line as fit; a label that does not fit alone is cut."""
+    lines: list[str] = []
+    room = 0
+    for index, curve in enumerate(found):
+        label = curve.label if cell_len(curve.label) <= width - 4 else set_cell_size(curve.label, width - 5) + "…"
+        entry = f"{_sample(index, color)} {label}"
+        if cell_len(label) + 6 <= room:
+            lines[-1] += f"   {entry}"
+            room -= cell_len(label) + 6
+        else:
+            lines.append(f" {entry}")
+            room = width - cell_len(label) - 4
+    return lines
+
+
+def _sample(index: int, color: bool) -> str:
+    if not color:
+        return MARKS[index % len(MARKS)] * 2
+    return f"\x1b[38;5;{TERMINAL_COLORS[index % len(TERMINAL_COLORS)]}m━━\x1b[0m"
+
+
+def figure(runs: Sequence[Run]) -> "Figure":
+    """Accuracy against rounds, the mean of each label's seeds within their least and largest, on white."""
+    import matplotlib
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    found = curves(runs)
+    with matplotlib.rc_context(STYLE):
+        picture = Figure(figsize=(5, 3.4), layout="constrained", facecolor="white")
+        axes = picture.subplots()
+        axes.set(xlabel="rounds", ylabel="accuracy (%)")
+        axes.margins(x=0.02)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+        axes.grid(axis="y", color=INK, alpha=0.15, linewidth=0.8)
+        for index, curve in enumerate(found):
+            ink, dash = COLORS[index % len(COLORS)], DASHES[index % len(DASHES)]
+            axes.fill_between(curve.rounds, curve.low, curve.high, color=ink, alpha=0.2, linewidth=0)
+            dot = "o" if len(curve.rounds) == 1 else None  # one point makes no line
+            axes.plot(curve.rounds, curve.mean, color=ink, linestyle=dash, linewidth=2, marker=dot)
+        _key(picture, found)
+    return picture
+
+
+def _key(picture: "Figure", found: Sequence[Curve]) -> None:
+    """The legend above the axes, where it covers nothing; the curve that ends highest comes first."""
+    order = sorted(range(len(found)), key=lambda index: -found[index].mean[-1])
+    lines, labels = picture.axes[0].lines, [found[index].label for index in order]
+    legend = picture.legend(
+        [lines[index] for index in order], labels, loc="outside upper left", frameon=False, handlelength=2.6
+    )
+    for text in legend.get_texts():
+        text.set_parse_math(False)  # a label may hold a dollar
+
+
+def save(figure: "Figure", path: Path) -> None:
+    """Write a figure as PNG, SVG or PDF, as its name says."""
+    import matplotlib
+
+    form = path.suffix.lower().removeprefix(".")
+    if form not in UNDATED:
+        raise TacitError(f"can not draw {path.name}: use a name that ends in .png, .svg or .pdf")
+    with replacing(path) as partial, matplotlib.rc_context(SVG):
+        figure.savefig(partial, format=form, dpi=200, metadata=UNDATED[form])
+
+
+def inline_svg(figure: "Figure") -> str:
+    """An `<svg>` element on no ground, with text and axes in the colour of the text around it."""
+    import matplotlib
+
+    buffer = io.StringIO()
+    with matplotlib.rc_context(SVG):
+        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        figure.savefig(buffer, format="svg", transparent=True, metadata=nothing)
+    text = buffer.getvalue()
+    return text[text.index("<svg") :].replace(INK, "currentColor")

@@ -1,0 +1,168 @@
+"""A run directory as numbers. What is read here was written by another process, which may still be running."""
+
+import json
+import tomllib
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from tacit.errors import TacitError
+
+# What the reports use of a record; a line without these is not one.
+FIELDS = {"round", "seconds", "accuracy", "local_accuracy", "steps", "bytes_down", "bytes_up", "skipped"}
+
+ALL_LABELS = "all labels"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run: its config, its rounds so far (at least one of them evaluated), and what people call it."""
+
+    folder: Path
+    config: dict[str, Any]
+    rounds: list[dict[str, Any]]
+    label: str
+
+    @property
+    def method(self) -> str:
+        """The method's full name, such as `fedavg+fixmatch`."""
+        return str(self.config["method"]["name"])
+
+    @property
+    def seed(self) -> int:
+        """The seed of all its randomness."""
+        return int(self.config["seed"])
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The settings of the data; empty where the config has none."""
+        section = self.config.get("data")
+        return section if isinstance(section, dict) else {}
+
+    @property
+    def labels(self) -> str:
+        """How many labels there were, in words; empty where the config does not say."""
+        place = {"client": " at each client", "some": " at each labeled client"}.get(str(self.data.get("labels")), "")
+        match self.data:
+            case {"labels": "all"}:
+                return ALL_LABELS
+            case {"n_labels": int(number)}:
+                return f"{number} labels"
+            case {"per_class": int(number)}:
+                return f"{number} labels per class{place}"
+            case {"label_fraction": float(share)}:
+                return f"{100 * share:.3g} % of the labels"
+        return ""
+
+    @property
+    def accuracy_curve(self) -> list[tuple[int, float]]:
+        """(rounds played, test accuracy) where evaluated; without a common model, the clients' average."""
+        return _evaluated(self.rounds, "accuracy") or _evaluated(self.rounds, "local_accuracy")
+
+    @property
+    def last5(self) -> float:
+        """Mean of the last five evaluated accuracies, which one lucky round does not move much."""
+        return fmean(accuracy for _, accuracy in self.accuracy_curve[-5:])
+
+    @property
+    def best(self) -> float:
+        """The highest accuracy; chosen on the test set, so kinder than `last5`."""
+        return max(accuracy for _, accuracy in self.accuracy_curve)
+
+    @property
+    def bytes_up(self) -> int:
+        """What the clients sent."""
+        return sum(record["bytes_up"] for record in self.rounds)
+
+    @property
+    def bytes_down(self) -> int:
+        """What the server sent."""
+        return sum(record["bytes_down"] for record in self.rounds)
+
+    @property
+    def cumulative_bytes(self) -> list[tuple[int, int]]:
+        """(rounds played, bytes both ways until then)."""
+        totals = accumulate(record["bytes_up"] + record["bytes_down"] for record in self.rounds)
+        return [(record["round"] + 1, total) for record, total in zip(self.rounds, totals, strict=True)]
+
+    @property
+    def steps(self) -> int:
+        """Local steps of all clients."""
+        return sum(record["steps"] for record in self.rounds)
+
+    @property
+    def seconds(self) -> float:
+        """How long the rounds took."""
+        return float(sum(record["seconds"] for record in self.rounds))
+
+    @property
+    def skipped(self) -> Counter[str]:
+        """How often a client was left out of a round, by reason."""
+        return Counter(str(reason) for record in self.rounds for reason in record["skipped"].values())
+
+    @property
+    def finished(self) -> bool:
+        """Whether all rounds of the config were played."""
+        return len(self.rounds) == int(self.config["rounds"])
+
+
+def load(folder: Path, label: str | None = None) -> Run:
+    """The run in a folder, under its method's name or a label of one's own."""
+    if not folder.is_dir():
+        raise TacitError(f"there is no folder {folder}: give the folder of a run, as printed by `tacit run`")
+    config = _config(folder)
+    rounds = _rounds(folder)
+    name = label if label is not None else str(config["method"]["name"])
+    run = Run(folder, config, rounds, _printable(name))
+    if not run.accuracy_curve:
+        raise TacitError(f"{folder} has no evaluated round yet: wait for one, or go on with `tacit resume {folder}`")
+    return run
+
+
+def by_label(runs: Iterable[Run]) -> dict[str, list[Run]]:
+    """The runs of each label, in the order of their first appearance: one line of a table or a plot."""
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(run.label, []).append(run)
+    return groups
+
+
+def _evaluated(rounds: list[dict[str, Any]], name: str) -> list[tuple[int, float]]:
+    return [(record["round"] + 1, float(record[name])) for record in rounds if record[name] is not None]
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    try:
+        config = tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
+        _ = config["method"]["name"], int(config["seed"]), int(config["rounds"])
+    except FileNotFoundError:
+        raise TacitError(f"{folder} holds no run: give the folder a run was started in") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise TacitError(f"{folder}/config.toml is not the config of a run ({error}): start the run again") from error
+    return config
+
+
+def _rounds(folder: Path) -> list[dict[str, Any]]:
+    """Every whole record; a last line without its end is still being written, and not yet one."""
+    path = folder / "rounds.jsonl"
+    try:
+        *lines, _ = path.read_bytes().split(b"\n") if path.exists() else [b""]
+        return [_record(line) for line in lines]
+    except (OSError, ValueError) as error:
+        raise TacitError(f"{path} can not be read ({error}): mend it with `tacit resume {folder}`") from error
+
+
+def _record(line: bytes) -> dict[str, Any]:
+    record = json.loads(line)
+    if not isinstance(record, dict) or not record.keys() >= FIELDS:
+        raise ValueError(f"not the record of a round: {line[:40]!r}")
+    return record
+
+
+def _printable(text: str) -> str:
+    """Labels end up in terminals, where a control character could do anything."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)
