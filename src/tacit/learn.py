@@ -126,7 +126,8 @@ def fit(
 def batches(holder: Holder, labels_only: bool = False, once: bool = False) -> Iterator[Batch]:
     """The batches of one visit, or of one epoch; the longer of labeled and unlabeled data makes an epoch.
 
-    The shorter is repeated. The two draw from streams of their own, so unlabeled data does not change which labeled samples meet.
+    The shorter is repeated. The two draw from streams of their own, so unlabeled data does not change which labeled
+    samples meet.
     """
     samples, train = holder.samples, holder.train
     labeled = samples.labeled

@@ -64,7 +64,7 @@ def mean(models: Sequence[Mapping[str, Tensor]], weights: Sequence[float] | None
 
 def dot(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
     """Inner product over all entries."""
-    return sum(float((a[name] * b[name]).sum()) for name in _names(a, b))
+    return float(sum((a[name] * b[name]).sum() for name in _names(a, b)))
 
 
 def norm(a: Mapping[str, Tensor]) -> float:

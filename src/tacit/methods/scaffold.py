@@ -57,7 +57,7 @@ class Scaffold:
 
     @property
     def needs(self) -> Needs:
-        """Momentum that starts afresh, or the gradients used could not be told from it; labels as the objective asks."""
+        """Momentum that starts afresh, or it could not be told from the gradients; labels as the objective asks."""
         return Needs(client_labels=self.objective.labels_only, fresh_momentum=True)
 
     def start(self, server: ServerContext) -> ScaffoldState:

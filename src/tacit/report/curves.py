@@ -9,7 +9,7 @@ from tacit.report.read import Run, by_label
 
 @dataclass(frozen=True)
 class Curve:
-    """Mean, least and largest accuracy of all seeds in percent, after the rounds that every seed has evaluated."""
+    """Mean, least and largest accuracy over the seeds in percent, after the rounds that all of them have evaluated."""
 
     label: str
     rounds: list[int]
@@ -20,11 +20,11 @@ class Curve:
 
 def curves(runs: Iterable[Run]) -> list[Curve]:
     """A curve per label, in the order of their first appearance."""
-    found = [_curve(label, [dict(run.accuracy_curve) for run in group]) for label, group in by_label(runs).items()]
-    return [curve for curve in found if curve.rounds]
+    return [_curve(label, [dict(run.accuracy_curve) for run in group]) for label, group in by_label(runs).items()]
 
 
 def _curve(label: str, seeds: list[dict[int, float]]) -> Curve:
-    rounds = sorted(set.intersection(*(set(seed) for seed in seeds)))
-    values = [[100 * seed[round] for seed in seeds] for round in rounds]
+    evaluated = [set(seed) for seed in seeds]
+    rounds = sorted(set.intersection(*evaluated) or set.union(*evaluated))  # all of them where nothing is common
+    values = [[100 * seed[round] for seed in seeds if round in seed] for round in rounds]
     return Curve(label, rounds, [fmean(v) for v in values], [min(v) for v in values], [max(v) for v in values])

@@ -17,6 +17,6 @@ def replacing(path: Path) -> Iterator[Path]:
         yield partial
         partial.replace(path)
     except OSError as error:
-        raise TacitError(f"can not write {path}: {error.strerror}; choose another place") from error
+        raise TacitError(f"can not write {path}: {error.strerror or error}; choose another place") from error
     finally:
         partial.unlink(missing_ok=True)

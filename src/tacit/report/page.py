@@ -65,12 +65,12 @@ def _title(runs: Sequence[Run]) -> str:
 
 def _summary(rows: Sequence[Row]) -> str:
     """What each row reached; how many labels it had is said for the first row, and where that differs."""
-    clauses: list[str] = []
+    clauses = []
     for row in rows:
         reached = f"{percent(row.last5)} %".replace(" ", "\u00a0")
-        known = clauses and row.labels == rows[0].labels or row.labels in row.label
+        known = row.labels in row.label or (row is not rows[0] and row.labels == rows[0].labels)
         labels = "" if known else f" with {row.labels}"
-        clauses.append(f"{row.label}{'' if clauses else ' reached'} {reached}{labels}")
+        clauses.append(f"{row.label}{' reached' if row is rows[0] else ''} {reached}{labels}")
     return "; ".join(clauses) + "."
 
 
@@ -87,9 +87,11 @@ def _chart(runs: Sequence[Run]) -> str:
     spoken = "Line chart of accuracy against rounds. " + " ".join(map(_spoken, curves(runs)))
     several = any(len(group) > 1 for group in by_label(runs).values())
     band = " Lines are means over seeds, bands reach from the lowest to the highest seed." if several else ""
+    own = ", ".join(by_label(run for run in runs if run.local))
+    local = f" There is no common model in {own}: the average over the clients' own models is shown." if own else ""
     return (
         f"<figure>\n<div role='img' aria-label='{escape(spoken)}'>\n{plots.inline_svg(plots.figure(runs))}</div>\n"
-        f"<figcaption>Accuracy on the test set.{band}</figcaption>\n</figure>"
+        f"<figcaption>Accuracy on the test set.{band}{escape(local)}</figcaption>\n</figure>"
     )
 
 

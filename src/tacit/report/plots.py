@@ -25,13 +25,7 @@ if TYPE_CHECKING:
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 TERMINAL_COLORS = (32, 166, 36, 175, 214, 74)
 MARKS = "ox+*#@%&=sv~"
-DASHES: tuple[Any, ...] = (
-    "-",
-    (0, (5, 1.5)),
-    (0, (1, 1)),
-    (0, (6, 1, 1, 1)),
-    (0, (9, 2)),
-)  # with six colours: thirty different lines
+DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (6, 1, 1, 1)), (0, (9, 2)))
 
 INK = "#1b1e23"  # text and axes, and nothing else, so that it can be found again in an SVG
 STYLE: dict[Any, Any] = {
@@ -44,10 +38,8 @@ STYLE: dict[Any, Any] = {
     "xtick.color": INK,
     "ytick.color": INK,
 }
-SVG: dict[Any, Any] = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "tacit",
-}  # text stays text; the same runs, the same bytes
+# The text of an SVG stays text; the same runs give the same bytes, whenever they are drawn.
+SVG: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "tacit"}
 UNDATED = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
 
 
@@ -61,7 +53,7 @@ def terminal_curve(runs: Sequence[Run], width: int, height: int, *, color: bool)
     plot = plotext.figure.clear().theme("colorless").plot_size(width, height - len(legend))
     for index, curve in enumerate(found):
         ink = plotext.pixel(foreground=TERMINAL_COLORS[index % len(TERMINAL_COLORS)])
-        marker = plotext.marker("braille" if color else MARKS[index % len(MARKS)], ink)
+        marker = plotext.marker("hd" if color else MARKS[index % len(MARKS)], ink)
         plot.draw(plot.signal(curve.rounds, curve.mean, marker=marker).lines())
     rounds, means = [n for curve in found for n in curve.rounds], [value for curve in found for value in curve.mean]
     for axis, values, intervals in (("x", rounds, 8), ("y", means, 5)):
@@ -110,7 +102,7 @@ def figure(runs: Sequence[Run]) -> "Figure":
 
     found = curves(runs)
     with matplotlib.rc_context(STYLE):
-        picture = Figure(figsize=(5, 3.4), layout="constrained", facecolor="white")
+        picture = Figure(figsize=(5, 2.7 + 0.21 * len(found)), layout="constrained", facecolor="white")
         axes = picture.subplots()
         axes.set(xlabel="rounds", ylabel="accuracy (%)")
         axes.margins(x=0.02)

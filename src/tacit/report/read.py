@@ -59,9 +59,15 @@ class Run:
         return ""
 
     @property
+    def local(self) -> bool:
+        """Whether there is no common model, so that accuracies are averages over the clients' own."""
+        return all(record["accuracy"] is None for record in self.rounds)
+
+    @property
     def accuracy_curve(self) -> list[tuple[int, float]]:
         """(rounds played, test accuracy) where evaluated; without a common model, the clients' average."""
-        return _evaluated(self.rounds, "accuracy") or _evaluated(self.rounds, "local_accuracy")
+        name = "local_accuracy" if self.local else "accuracy"
+        return [(record["round"] + 1, float(record[name])) for record in self.rounds if record[name] is not None]
 
     @property
     def last5(self) -> float:
@@ -129,10 +135,6 @@ def by_label(runs: Iterable[Run]) -> dict[str, list[Run]]:
     for run in runs:
         groups.setdefault(run.label, []).append(run)
     return groups
-
-
-def _evaluated(rounds: list[dict[str, Any]], name: str) -> list[tuple[int, float]]:
-    return [(record["round"] + 1, float(record[name])) for record in rounds if record[name] is not None]
 
 
 def _config(folder: Path) -> dict[str, Any]:
