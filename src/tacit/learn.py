@@ -164,7 +164,7 @@ class _Descent:
         self._leaves = [self.w[name].requires_grad_() for name in names]
         self._anchor = [start[name].to(holder.device) for name in names] if prox else []
         self._shift = [] if correction is None else [correction[name].to(holder.device) for name in names]
-        self._velocity = [velocity[name].to(holder.device) for name in names] if velocity else []
+        self._velocity = [velocity[name].to(holder.device, copy=True) for name in names] if velocity else []
         self._sums: dict[str, Tensor] = {}
         self._guesses: list[Guesses] = []
         self.steps = 0
@@ -177,7 +177,8 @@ class _Descent:
     def step(self, cost: Cost) -> None:
         """One step: gradient, proximal pull, clipping, correction, weight decay, momentum, in this order."""
         train = self._train
-        grads = list(torch.autograd.grad(cost.total, self._leaves, materialize_grads=True))
+        # Cloned, since they change in place below and autograd may hand out one tensor as two gradients.
+        grads = [grad.clone() for grad in torch.autograd.grad(cost.total, self._leaves, materialize_grads=True)]
         with torch.no_grad():
             if self._prox:
                 pull = torch._foreach_sub(self._leaves, self._anchor)
@@ -241,7 +242,7 @@ def learning_rate(train: Training, round: int, rounds: int) -> float:
             return train.lr * float(argument) ** elapsed
         if kind == "cosine":
             return train.lr * max(0.0, cos(float(Fraction(argument or "1/2")) * pi * elapsed / span))
-    except ValueError:
+    except (ValueError, ZeroDivisionError):
         pass
     raise TacitError(f"unknown schedule '{train.schedule}': choose constant, cosine, cosine:7/16 or decay:0.995")
 
@@ -253,9 +254,10 @@ def ema(target: Params, online: Params, alpha: float) -> Params:
 
 @torch.no_grad()
 def predict(net: Net, model: Params, x: Tensor, views: Views) -> Tensor:
-    """(n, …) as stored -> probabilities (n, c), without augmentation."""
-    parts = [functional.softmax(net.apply(model, views.plain(part)), dim=1) for part in x.split(EVALUATION_BATCH)]
-    return torch.cat(parts)
+    """(n, …) as stored -> probabilities (n, c), without augmentation, on the model's device."""
+    device = next(iter(model.values())).device
+    parts = (views.plain(part.to(device)) for part in x.split(EVALUATION_BATCH))
+    return torch.cat([functional.softmax(net.apply(model, part), dim=1) for part in parts])
 
 
 @dataclass(frozen=True)

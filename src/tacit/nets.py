@@ -82,7 +82,7 @@ def _norm(kind: Norm, channels: int) -> nn.Module:
         return nn.Identity()
     if kind == "batch":
         return nn.BatchNorm2d(channels)
-    return nn.GroupNorm(next(g for g in (32, 16, 8, 4, 2, 1) if channels % g == 0 and channels > g), channels)
+    return nn.GroupNorm(next((g for g in (32, 16, 8, 4, 2) if channels % g == 0 and channels > g), 1), channels)
 
 
 class Cnn(nn.Module):

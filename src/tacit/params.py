@@ -64,7 +64,8 @@ def mean(models: Sequence[Mapping[str, Tensor]], weights: Sequence[float] | None
 
 def dot(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
     """Inner product over all entries."""
-    return float(sum((a[name] * b[name]).sum() for name in _names(a, b)))
+    products = [(a[name] * b[name]).sum() for name in _names(a, b)]
+    return float(torch.stack(products).sum()) if products else 0.0
 
 
 def norm(a: Mapping[str, Tensor]) -> float:
@@ -73,8 +74,13 @@ def norm(a: Mapping[str, Tensor]) -> float:
 
 
 def equal(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> bool:
-    """Whether both hold the same names with the same bits."""
-    return a.keys() == b.keys() and all(not _changed(a[name], b[name], 0.0).any() for name in a)
+    """Whether both hold the same names with the same shapes, types and bits."""
+    return a.keys() == b.keys() and all(
+        a[name].shape == b[name].shape
+        and a[name].dtype == b[name].dtype
+        and not _changed(a[name], b[name], 0.0).any()
+        for name in a
+    )
 
 
 def size(a: Mapping[str, Tensor]) -> int:
@@ -107,7 +113,7 @@ def sparsify(meant: Mapping[str, Tensor], held: Mapping[str, Tensor], threshold:
 
 def patch(held: Mapping[str, Tensor], changes: Mapping[str, Sparse]) -> Params:
     """`held` with the entries in `changes` put in place."""
-    result = clone(held)
+    result = {name: value.contiguous() for name, value in clone(held).items()}
     for name, change in changes.items():
         result[name].view(-1)[change.index] = change.value
     return result

@@ -24,7 +24,7 @@ COLOUR = {
     "contrast": 0.7,
     "posterize": 4.0,  # bits taken away
     "solarize": 256.0,  # pixel values from the top that are inverted
-    "invert": 256.0,  # the same, but always all of them
+    "invert": 1.0,  # any amount inverts everything
 }
 CHOSEN = 2  # operations that act on one image, as in RandAugment
 
@@ -113,16 +113,14 @@ def _affine(x: Tensor, amounts: Tensor) -> Tensor:
     rotate, shear_x, shear_y, right, down = amounts.unbind()
     h, w = x.shape[2:]
     cos, sin = rotate.cos(), rotate.sin()
-    along_x = torch.stack((cos, sin + shear_y), 1)  # (n, 2, 1): how the place looked at moves with x
-    along_y = torch.stack((shear_x - sin, cos), 1)
+    # (n, 2, 1): how the place looked at moves with x and with y; both run from -1 to 1 whatever the sides are.
+    along_x = torch.stack((cos, (sin + shear_y) * (w / h)), 1)
+    along_y = torch.stack(((shear_x - sin) * (h / w), cos), 1)
     offset = torch.stack((right, down), 1)
     xs, ys = (torch.linspace(1 / side - 1, 1 - 1 / side, side, device=x.device) for side in (w, h))
     # Outer sums; F.affine_grid multiplies a matrix for every pixel and takes twenty times as long.
     grid = (along_x * xs)[:, :, None, :] + (along_y * ys + offset)[:, :, :, None]
-    return F.grid_sample(x, grid.permute(0, 2, 3, 1), align_corners=False, padding_mode=PADDING)
-
-
-PADDING = "zeros"
+    return F.grid_sample(x, grid.permute(0, 2, 3, 1), align_corners=False)
 
 
 def _cut_out(x: Tensor, centre: Tensor) -> Tensor:

@@ -102,8 +102,10 @@ def _statistics(x: NDArray[np.uint8]) -> tuple[tuple[float, ...], tuple[float, .
 
 def _read(path: Path) -> dict[str, Array]:
     """All arrays of a `.npz` file."""
+    if not path.is_file():
+        raise TacitError(f"there is no file {path}: check the path")
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return dict(archive)
     except (OSError, ValueError, EOFError, TypeError, zipfile.BadZipFile, zlib.error, NotImplementedError):
         raise TacitError(f"{path} can not be read: write it again with numpy.savez(path, x=…, y=…)") from None

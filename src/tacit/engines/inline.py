@@ -38,8 +38,8 @@ class InlineCourier:
         down = codec.decode(sent, job.device) if self._strict else parcel.down
         try:
             done = visit(job, round, client, parcel.memory, down, parcel.evaluate)
+            returned = b"" if done.up is None else codec.encode(done.up)
         except Exception as error:
             return Absent(f"failed: {type(error).__name__}: {error}", traceback.format_exc())
-        returned = b"" if done.up is None else codec.encode(done.up)
-        up = codec.decode(returned) if self._strict and done.up is not None else done.up
+        up = codec.decode(returned, job.device) if self._strict and done.up is not None else done.up
         return Arrived(up, done.memory, done.metrics, len(sent), len(returned))

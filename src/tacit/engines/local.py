@@ -28,6 +28,7 @@ from tacit.learn import Score
 from tacit.params import Params
 
 ATTEMPTS = 2  # a task whose worker dies is given to another worker once
+GRACE = 5.0  # seconds that workers have to finish what they are at, all together, before they are killed
 
 Frames = list[bytes]
 Start = Literal["fork", "spawn"]
@@ -90,8 +91,9 @@ class LocalCourier:
         """End all workers."""
         for worker in self._pool:
             worker.connection.close()
+        until = time.monotonic() + GRACE
         for worker in self._pool:
-            worker.process.join(timeout=5)
+            worker.process.join(timeout=max(0.0, until - time.monotonic()))
             worker.process.kill()
             worker.process.join()
         self._pool.clear()

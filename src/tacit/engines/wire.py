@@ -6,6 +6,7 @@ among a method's own messages and nothing else.
 """
 
 import json
+import math
 import struct
 import sys
 from collections.abc import Iterator, Mapping
@@ -36,16 +37,20 @@ class Codec:
 
     @classmethod
     def of(cls, method: object) -> "Codec":
-        """The codec of a method: every dataclass its module defines or imports."""
+        """The codec of a method: every dataclass its module defines or imports; `Sparse` has a form of its own."""
         namespace = vars(sys.modules[type(method).__module__])
-        return cls(
-            {kind.__name__: kind for kind in namespace.values() if isinstance(kind, type) and is_dataclass(kind)}
-        )
+        kinds = [kind for kind in namespace.values() if isinstance(kind, type) and is_dataclass(kind)]
+        return cls({kind.__name__: kind for kind in kinds if kind is not Sparse})
 
     def encode(self, message: object) -> bytes:
         """The message as bytes; `len` of it is what is counted as traffic."""
         buffers: list[bytes] = []
-        header = json.dumps(self._pack(message, buffers), separators=(",", ":")).encode()
+        try:
+            header = json.dumps(self._pack(message, buffers), separators=(",", ":")).encode()
+        except WireError:
+            raise
+        except (ValueError, RecursionError) as error:
+            raise WireError(f"a message like this can not travel: use fewer digits or fewer levels ({error})") from error
         return b"".join([struct.pack("<I", len(header)), header, *buffers])
 
     def decode(self, data: bytes | bytearray | memoryview, device: torch.device | None = None) -> Any:
@@ -53,11 +58,14 @@ class Codec:
         try:
             (size,) = struct.unpack_from("<I", data)
             tree = json.loads(bytes(memoryview(data)[4 : 4 + size]))
-            return self._unpack(tree, _Reader(memoryview(data), 4 + size, device))
+            reader = _Reader(memoryview(data), 4 + size, device)
+            message = self._unpack(tree, reader)
+            reader.finish()
         except WireError:
             raise
-        except (ValueError, KeyError, TypeError, IndexError, struct.error, RuntimeError) as error:
+        except Exception as error:  # what strange bytes set off in json, numpy, torch or a message's own checks
             raise WireError(f"not a message: {error}") from error
+        return message
 
     def _pack(self, value: object, buffers: list[bytes]) -> object:
         """One node of the header; values of tensors go to `buffers`. A list is a node with a tag in front."""
@@ -66,7 +74,7 @@ class Codec:
         if isinstance(value, Tensor):
             return ["t", *_put(value, buffers)]
         if isinstance(value, np.ndarray):
-            return ["n", *_put(torch.from_numpy(np.ascontiguousarray(value)), buffers)]
+            return ["n", *_put(_from_numpy(value), buffers)]
         if isinstance(value, Sparse):
             return ["s", *_put_sparse(value, buffers)]
         if isinstance(value, Mapping):
@@ -82,7 +90,7 @@ class Codec:
         )
 
     def _unpack(self, node: Any, reader: "_Reader") -> Any:
-        if not isinstance(node, list):
+        if node is None or isinstance(node, (bool, int, float, str)):
             return node
         match node:
             case ["t", kind, shape]:
@@ -107,9 +115,9 @@ def tensors(value: object) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, float):
-        yield torch.tensor(value)
+        yield torch.tensor(value, dtype=torch.float64)
     elif isinstance(value, np.ndarray):
-        yield torch.from_numpy(value)
+        yield _from_numpy(value)
     elif isinstance(value, Mapping):
         for item in value.values():
             yield from tensors(item)
@@ -126,23 +134,34 @@ def finite(message: object) -> bool:
     return all(bool(torch.isfinite(tensor).all()) for tensor in tensors(message))
 
 
+def _from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
+    """A copy in the form torch takes: writable, and in this machine's byte order."""
+    try:
+        return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), order="C"))
+    except TypeError:
+        raise WireError(f"an array of {array.dtype} can not travel: use one of {', '.join(_TORCH_TYPES)}") from None
+
+
 def _raw(tensor: Tensor) -> bytes:
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    dense = tensor.detach().cpu().contiguous()
+    flat = dense.as_strided((dense.numel(),), (1,))  # one element counts as contiguous whatever its stride
     return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
 
 
 def _put(tensor: Tensor, buffers: list[bytes]) -> tuple[str, list[int]]:
     kind = str(tensor.dtype).removeprefix("torch.")
-    if kind not in _TORCH_TYPES:
-        raise WireError(f"tensors of type {kind} can not travel")
+    if kind not in _TORCH_TYPES or tensor.layout != torch.strided:
+        raise WireError(f"a {kind} tensor like this can not travel: use a dense one of {', '.join(_TORCH_TYPES)}")
     buffers.append(_raw(tensor))
     return kind, list(tensor.shape)
 
 
 def _put_sparse(sparse: Sparse, buffers: list[bytes]) -> tuple[str, list[int], str, int]:
     """Positions as a bitmap or as numbers, whichever is smaller, then the values."""
-    size, count = int(np.prod(sparse.shape)), len(sparse.index)
+    size, count = math.prod(sparse.shape), len(sparse.index)
     index = sparse.index.cpu().numpy()
+    if not _ascending(index, size) or sparse.value.shape != (count,):
+        raise WireError("a Sparse like this can not travel: use ascending positions inside its shape, a value for each")
     how = _index_type(size)
     if (size + 7) // 8 < count * np.dtype(how).itemsize:
         bits = np.zeros(size, dtype=bool)
@@ -160,6 +179,19 @@ def _index_type(size: int) -> str:
     return "<u1" if size <= 1 << 8 else "<u2" if size <= 1 << 16 else "<u4" if size <= 1 << 32 else "<u8"
 
 
+def _ascending(index: np.ndarray[Any, Any], size: int) -> bool:
+    """Whether positions ascend within a tensor of this size: a bitmap could not hold others."""
+    inside = not len(index) or (index[0] >= 0 and int(index[-1]) < size)
+    return bool(inside and (index[1:] > index[:-1]).all())
+
+
+def _size(shape: Any) -> int:
+    """The number of entries, in integers that do not overflow."""
+    if not isinstance(shape, list) or not all(type(side) is int and side >= 0 for side in shape):
+        raise WireError(f"not a message: {str(shape)[:60]} is no shape")
+    return math.prod(shape)
+
+
 class _Reader:
     """Takes the raw values of a message one after the other."""
 
@@ -173,17 +205,22 @@ class _Reader:
         self._at += size
         return part
 
+    def finish(self) -> None:
+        """Nothing may be left over."""
+        if self._at != len(self._data):
+            raise WireError("not a message: it goes on after its end")
+
     def tensor(self, kind: str, shape: list[int]) -> Tensor:
         """A tensor in memory of its own: unaligned views could take other code paths and give other bits."""
         dtype = _TORCH_TYPES[kind]
-        count = int(np.prod(shape, dtype=np.int64))
+        count = _size(shape)
         if not count:
             return torch.empty(shape, dtype=dtype, device=self._device)
         flat = torch.frombuffer(self.take(count * dtype.itemsize), dtype=dtype)
         return flat.clone().reshape(shape).to(self._device or "cpu")
 
     def sparse(self, kind: str, shape: list[int], how: str, count: int) -> Sparse:
-        size = int(np.prod(shape, dtype=np.int64))
+        size = _size(shape)
         if how == "bitmap":
             bits = np.frombuffer(self.take((size + 7) // 8), dtype=np.uint8)
             index = np.flatnonzero(np.unpackbits(bits, count=size))
@@ -191,7 +228,7 @@ class _Reader:
             index = np.frombuffer(self.take(count * np.dtype(how).itemsize), dtype=how)
         else:
             raise WireError(f"not a message: positions of type {how}")
-        if len(index) != count or (count and int(index.max()) >= size):
+        if len(index) != count or not _ascending(index, size):
             raise WireError("not a message: sparse positions do not fit the shape")
         positions = torch.from_numpy(index.astype(np.int64)).to(self._device or "cpu")
         return Sparse(tuple(shape), positions, self.tensor(kind, [count]))

@@ -14,9 +14,10 @@ def replacing(path: Path) -> Iterator[Path]:
     partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        yield partial
-        partial.replace(path)
+        try:
+            yield partial
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
     except OSError as error:
         raise TacitError(f"can not write {path}: {error.strerror or error}; choose another place") from error
-    finally:
-        partial.unlink(missing_ok=True)

@@ -66,10 +66,11 @@ def terminal_curve(runs: Sequence[Run], width: int, height: int, *, color: bool)
 
 def _scale(values: Sequence[float], intervals: int) -> tuple[int, int, list[int]]:
     """The whole numbers around all values, and round ones between them for the ticks."""
-    low, high = math.floor(min(values)), math.ceil(max(values))
+    high = math.ceil(max(values))
+    low = min(math.floor(min(values)), high - 1)
     steps = (digit * 10**power for power in count() for digit in (1, 2, 5))
     step = next(step for step in steps if (high - low) / step <= intervals)
-    return low, max(high, low + 1), list(range(math.ceil(low / step) * step, high + 1, step))
+    return low, high, list(range(math.ceil(low / step) * step, high + 1, step))
 
 
 def _legend(found: Sequence[Curve], width: int, color: bool) -> list[str]:

@@ -1,0 +1,517 @@
+"""How fast Tacit is, as ratios to what was measured in the same run.
+
+    python benchmarks/speed.py w1 [--rounds 18] [--peers]    a round of FedAvg against a bare training loop
+    python benchmarks/speed.py scale                         100,000 clients against 1,000
+
+Seconds depend on the machine and on who else uses it. So whatever is compared takes turns in blocks of a few rounds,
+and only the ratio of the medians counts; it is the last line. Every process runs torch on one thread.
+"""
+
+import argparse
+import importlib.util
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from statistics import median
+from typing import Any, Protocol
+from uuid import uuid4
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from tacit import nets
+from tacit.averaging import WeightsDown, WeightsState, WeightsUp
+from tacit.data.augment import ImageViews
+from tacit.engines.local import LocalCourier, one_thread
+from tacit.engines.loop import Absent, Arrived, Job, Parcel, Position, play
+from tacit.engines.memory import Memories
+from tacit.federation import Federation, Samples, ServerData
+from tacit.learn import Kept, Score
+from tacit.method import ClientContext, Method, Reply, Training
+from tacit.methods.fedavg import FedAvg
+from tacit.methods.scaffold import Scaffold
+from tacit.objectives import Supervised
+from tacit.params import Params
+from tacit.random import Streams
+
+WORKERS = 2
+SHAPE = (1, 28, 28)
+FOREVER = 10**9  # rounds: the last one is always evaluated and must never come
+PEERS = {"pfl": "pfl", "flower": "flwr"}  # and what to import
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is trained: the same for ours, for the limit and for the peers."""
+
+    clients: int = 100
+    samples: int = 600  # of each client
+    cohort: int = 10
+    batch: int = 10
+    lr: float = 0.01
+    momentum: float = 0.9
+
+    @property
+    def per_round(self) -> int:
+        """Samples all clients of a round train on."""
+        return self.cohort * self.samples
+
+
+W1 = Workload()
+FEW = Workload(clients=1_000, samples=20, cohort=100)
+MANY = replace(FEW, clients=100_000)
+
+
+# --- what is run ------------------------------------------------------------------------------------------------------
+
+
+def make_data(workload: Workload) -> Federation:
+    """Random pixels and labels, dealt to the clients in random order."""
+    random, count = np.random.default_rng(0), workload.clients * workload.samples
+    x = torch.from_numpy(random.integers(0, 256, (count, *SHAPE), dtype=np.uint8))
+    y = torch.from_numpy(random.integers(0, 10, count))
+    none = Samples(x[:0], y[:0])
+    return Federation(
+        pool=Samples(x, y),
+        order=torch.from_numpy(random.permutation(count)),
+        starts=torch.arange(0, count + 1, workload.samples),
+        server=ServerData(none, none),
+        test=none,
+        classes=tuple("0123456789"),
+        views=ImageViews(mean=(0.5,), std=(0.29,), flip=False),
+    )
+
+
+def make_job(workload: Workload, data: Federation, method: Method[Any, Any, Any, Any] | None = None) -> Job:
+    """The workload as a user would run it, without evaluation."""
+    return Job(
+        method=method or FedAvg(Supervised(view="plain")),
+        net=nets.build("cnn", SHAPE, 10),
+        federation=data,
+        streams=Streams(0),
+        rounds=FOREVER,
+        cohort=workload.cohort,
+        train=Training(epochs=1, batch=workload.batch, lr=workload.lr, momentum=workload.momentum),
+        evaluate_every=FOREVER,
+    )
+
+
+class Racer(Protocol):
+    """Something that plays rounds when it is its turn."""
+
+    def play(self, rounds: int) -> float:
+        """Play so many rounds; the seconds they took."""
+        ...
+
+    def close(self) -> None:
+        """End its processes."""
+        ...
+
+
+class Ours:
+    """The local engine, rounds one by one. `first` is the time from nothing to the end of the first round."""
+
+    def __init__(self, job: Job) -> None:
+        """Start the workers and play the first round."""
+        began = time.perf_counter()
+        self._folder = tempfile.TemporaryDirectory(prefix="tacit-bench-")
+        self.scratch = Path(self._folder.name)
+        self.memories = Memories(self.scratch, 10**9)
+        self.courier = Watch(LocalCourier(job, WORKERS))
+        self._rounds = play(job, self.courier, Position(self.memories))
+        next(self._rounds)
+        self.first = time.perf_counter() - began
+
+    def play(self, rounds: int) -> float:
+        """Play so many rounds; the seconds they took."""
+        began = time.perf_counter()
+        for _ in range(rounds):
+            next(self._rounds)
+        return time.perf_counter() - began
+
+    def close(self) -> None:
+        """End the workers, and delete what clients remembered."""
+        self.courier.close()
+        self._folder.cleanup()
+
+
+class Watch:
+    """A courier that keeps what clients logged in the last exchange, which records only summarise."""
+
+    def __init__(self, courier: LocalCourier) -> None:
+        """`courier` does the work."""
+        self._courier = courier
+        self.last: list[Mapping[str, float]] = []
+
+    def exchange(self, round: int, parcels: Mapping[int, Parcel]) -> Mapping[int, Arrived | Absent]:
+        """Every client's outcome."""
+        outcomes = self._courier.exchange(round, parcels)
+        self.last = [outcome.metrics for outcome in outcomes.values() if isinstance(outcome, Arrived)]
+        if len(self.last) < len(outcomes):
+            raise RuntimeError(f"clients failed: {[o for o in outcomes.values() if isinstance(o, Absent)]}")
+        return outcomes
+
+    def evaluate(self, model: Params) -> Score:
+        """The model's score on the test set."""
+        return self._courier.evaluate(model)
+
+    def close(self) -> None:
+        """End the workers."""
+        self._courier.close()
+
+
+class Bare:
+    """The limit: the same SGD steps in as many processes, with nothing between them."""
+
+    def __init__(self, workload: Workload, data: Federation, onednn: bool = True) -> None:
+        """Start the processes. They must be older than any `Ours`, or they would hold its pipes open."""
+        context = multiprocessing.get_context("fork")
+        x, y = data.views.plain(data.pool.x[: workload.samples]), data.pool.y[: workload.samples]
+        self._processes, self._connections = [], []
+        for _ in range(WORKERS):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_bare, args=(workload, x, y, onednn, theirs), daemon=True)
+            process.start()
+            theirs.close()
+            self._processes.append(process)
+            self._connections.append(ours)
+        self.cpu = 0.0
+
+    def play(self, rounds: int) -> float:
+        """So many rounds, without a pause between them; the seconds until the last process is done."""
+        began = time.perf_counter()
+        for connection in self._connections:
+            connection.send(rounds)
+        self.cpu += sum(connection.recv() for connection in self._connections)
+        return time.perf_counter() - began
+
+    def close(self) -> None:
+        """End the processes."""
+        for process in self._processes:
+            process.kill()
+            process.join()
+
+
+def _bare(workload: Workload, x: Tensor, y: Tensor, onednn: bool, connection: Connection) -> None:
+    """An ordinary training loop on floats in memory; answers with the processor time it took."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
+    module = nets.Cnn(SHAPE, 10, "none", 1.0).train()
+    optimizer = torch.optim.SGD(module.parameters(), lr=workload.lr, momentum=workload.momentum)
+    batches = list(zip(x.split(workload.batch), y.split(workload.batch), strict=True))
+    with torch.backends.mkldnn.flags(enabled=onednn):
+        while True:
+            rounds, began = connection.recv(), time.process_time()
+            for _ in range(rounds * workload.cohort // WORKERS):
+                for inputs, labels in batches:
+                    optimizer.zero_grad()
+                    cross_entropy(module(inputs), labels).backward()
+                    optimizer.step()
+            connection.send(time.process_time() - began)
+
+
+# --- how it is measured -----------------------------------------------------------------------------------------------
+
+
+def race(racers: Mapping[str, Racer], rounds: int, block: int) -> dict[str, list[float]]:
+    """Seconds per round of each racer in each block, all taking turns."""
+    for racer in racers.values():
+        racer.play(1)
+    times = defaultdict(list)
+    for _ in range(max(1, round(rounds / block))):
+        for name, racer in racers.items():
+            times[name].append(racer.play(block) / block)
+    return dict(times)
+
+
+def table(times: Mapping[str, Sequence[float]], workload: Workload, limit: str) -> dict[str, float]:
+    """Print every block and the medians; each racer's samples per second as a ratio to the limit's."""
+    ratios = {name: median(times[limit]) / median(blocks) for name, blocks in times.items()}
+    for name, blocks in times.items():
+        each = " ".join(f"{seconds:.3f}" for seconds in blocks)
+        speed = workload.per_round / median(blocks)
+        print(f"{name:<22} {median(blocks):7.3f} s/round {speed:8.0f} samples/s {ratios[name]:6.3f}  ({each})")
+    return ratios
+
+
+@contextmanager
+def bounded(seconds: int) -> Iterator[None]:
+    """Give up after so long, with everything that was started being ended on the way out."""
+
+    def give_up(number: int, frame: object) -> None:
+        raise TimeoutError(f"not done after {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def print_load() -> None:
+    """How busy the machine is: on a busy one the ratios are noisy too."""
+    one, five, fifteen = os.getloadavg()
+    print(f"load average {one:.2f} {five:.2f} {fifteen:.2f} on {os.cpu_count()} cores, torch {torch.__version__}")
+
+
+# --- where a round's time goes ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Watched(FedAvg):
+    """FedAvg whose clients also log when they began and ended, and in which process."""
+
+    def client_update(self, client: ClientContext, memory: Kept | None, down: WeightsDown) -> Reply[Kept, WeightsUp]:
+        """FedAvg's, on the clock all processes share."""
+        began = time.perf_counter()
+        reply = super().client_update(client, memory, down)
+        times = {"began": began, "ended": time.perf_counter(), "worker": float(os.getpid())}
+        return replace(reply, metrics={**reply.metrics, **times})
+
+
+def anatomy(workload: Workload, data: Federation, rounds: int) -> dict[str, float]:
+    """Shares of a round's time in which workers do not train."""
+    job = make_job(workload, data, Watched(Supervised(view="plain")))
+    encode, decode, merge = _message_costs(job)
+    shares: dict[str, list[float]] = defaultdict(list)
+    with closing(Ours(job)) as ours:
+        for _ in range(rounds):
+            took, visits = ours.play(1), ours.courier.last
+            first, last = min(visit["began"] for visit in visits), max(visit["ended"] for visit in visits)
+            ends = {visit["worker"]: visit["ended"] for visit in sorted(visits, key=lambda visit: visit["ended"])}
+            trained = sum(visit["ended"] - visit["began"] for visit in visits)
+            idle = sum(last - end for end in ends.values())
+            messages = encode + workload.cohort * (decode + (encode + decode) / WORKERS)
+            shares["a worker idle while the last client ends"].append(idle / WORKERS / took)
+            shares["before the first client and after the last"].append(1 - (last - first) / took)
+            shares["between clients"].append((last - first - (trained + idle) / WORKERS) / took)
+            shares["of these: encode and decode"].append(messages / took)
+            shares["of these: merge"].append(merge / took)
+    return {name: median(values) for name, values in shares.items()}
+
+
+def _message_costs(job: Job) -> tuple[float, float, float]:
+    """Seconds to encode a model, to decode it, and to merge a cohort's."""
+    server = job.server(0, {})
+    state: WeightsState = job.method.start(server)
+    up = WeightsUp(state.w, 1)
+    encoded = job.codec.encode(up)
+    ups = dict.fromkeys(server.cohort, up)
+    return (
+        seconds_of(lambda: job.codec.encode(up)),
+        seconds_of(lambda: job.codec.decode(encoded)),
+        seconds_of(lambda: job.method.merge(server, state, ups)),
+    )
+
+
+def seconds_of(act: Callable[[], object], times: int = 101) -> float:
+    """The median time of something short."""
+    taken = []
+    for _ in range(times):
+        began = time.perf_counter()
+        act()
+        taken.append(time.perf_counter() - began)
+    return median(taken)
+
+
+# --- start-up ---------------------------------------------------------------------------------------------------------
+
+
+def first(options: argparse.Namespace) -> None:
+    """Play one round and print when it ended: the work of a process that has just been started."""
+    with bounded(60), one_thread(), closing(Ours(make_job(W1, make_data(W1)))):
+        print(time.time())
+
+
+def new_process() -> float:
+    """Seconds from starting a Python interpreter to the end of its first round."""
+    began = time.time()
+    done = subprocess.run([sys.executable, __file__, "first"], check=True, capture_output=True, text=True, timeout=60)
+    return float(done.stdout) - began
+
+
+# --- peers ------------------------------------------------------------------------------------------------------------
+
+
+class Peer:
+    """Another framework in processes of its own: told a number of rounds, it answers with the seconds they took."""
+
+    def __init__(self, name: str, workload: Workload) -> None:
+        """Start it; `benchmarks/peers.py` says how it is used."""
+        self._mark = f"TACIT_BENCH={uuid4()}"
+        self._scratch = tempfile.TemporaryDirectory(prefix="peer-", ignore_cleanup_errors=True)
+        variable, value = self._mark.split("=")
+        self._log = (Path(self._scratch.name) / "log").open("w+")
+        self._process = subprocess.Popen(
+            [sys.executable, Path(__file__).with_name("peers.py"), name, json.dumps(asdict(workload))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            cwd=self._scratch.name,
+            env=os.environ | {variable: value, "OMP_NUM_THREADS": "1", "PEER_SCRATCH": self._scratch.name},
+            start_new_session=True,
+        )
+
+    def play(self, rounds: int) -> float:
+        """Play so many rounds; the seconds they took."""
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.write(f"{rounds}\n")
+        self._process.stdin.flush()
+        for line in self._process.stdout:  # frameworks print too
+            if line.startswith("seconds "):
+                return float(line.split()[1])
+        raise RuntimeError(f"it ended: {Path(self._log.name).read_text()[-2000:]}")
+
+    def close(self) -> None:
+        """Let it end by itself for a moment, then end whatever carries its mark: Ray leaves the process group."""
+        assert self._process.stdin
+        with suppress(OSError, subprocess.TimeoutExpired):
+            self._process.stdin.close()
+            self._process.wait(timeout=15)
+        for folder in Path("/proc").iterdir():
+            with suppress(OSError):
+                if folder.name.isdigit() and self._mark.encode() in (folder / "environ").read_bytes().split(b"\0"):
+                    os.kill(int(folder.name), signal.SIGKILL)
+        self._process.wait()
+        self._log.close()
+        self._scratch.cleanup()
+
+
+def race_peers(workload: Workload, limit: Bare, blocks: int) -> dict[str, float]:
+    """Each peer that is installed against the limit, one after the other: an idle Ray still takes processor time."""
+    ratios = {}
+    for name, module in PEERS.items():
+        if importlib.util.find_spec(module) is None:
+            print(f"{name}: not installed, see `make bench-peers`")
+            continue
+        try:
+            with bounded(240), closing(Peer(name, workload)) as peer:
+                times = race({name: peer, "limit": limit}, rounds=2 * blocks, block=2)
+        except (TimeoutError, RuntimeError) as error:
+            print(f"{name}: {error}")
+            continue
+        ratios[name] = table(times, workload, "limit")[name]
+    return ratios
+
+
+# --- the benchmarks ---------------------------------------------------------------------------------------------------
+
+
+def w1(options: argparse.Namespace) -> None:
+    """FedAvg on 100 clients of 600 small images, 10 a round, against the bare loop."""
+    with bounded(900), one_thread(), ExitStack() as stack:
+        print_load()
+        data = make_data(W1)
+        limit = stack.enter_context(closing(Bare(W1, data)))
+        faster = stack.enter_context(closing(Bare(W1, data, onednn=False)))
+        ours = stack.enter_context(closing(Ours(make_job(W1, data))))
+        times = race({"ours": ours, "limit": limit, "limit without oneDNN": faster}, options.rounds, block=3)
+        ratio = table(times, W1, "limit")["ours"]
+        steady = median(times["ours"])
+        print(f"start-up: {ours.first - steady:.2f} s in this process, {new_process() - steady:.2f} s in a new one")
+        for name, share in anatomy(W1, data, rounds=9).items():
+            print(f"lost {name}: {share:.1%}")
+        if options.peers:
+            for name, found in ({"ours": ratio} | race_peers(W1, limit, blocks=4)).items():
+                print(f"{name}: {found:.2f} of the limit")
+        print_load()
+    print(f"w1 ratio={ratio:.2f}")
+
+
+def scale(options: argparse.Namespace) -> None:
+    """A cohort of 100 out of 100,000 clients against the same out of 1,000: time per round, memory beyond the data."""
+    with bounded(900), one_thread(), ExitStack() as stack:
+        print_load()
+        data, own = make_data(FEW), anonymous()
+        few = stack.enter_context(closing(Ours(make_job(FEW, data))))
+        few.play(3)
+        print(f"memory with 1,000 clients: {megabytes(data):.0f} MB of data, {anonymous() - own:.0f} MB more")
+        data, own, rest = make_data(MANY), anonymous(), reset_peak()
+        many = stack.enter_context(closing(Ours(make_job(MANY, data))))
+        times = race({"1,000 clients": few, "100,000 clients": many}, options.rounds, block=1)
+        print(f"memory with 100,000 clients: {megabytes(data):.0f} MB of data, {anonymous() - own:.0f} MB more", end="")
+        print(f" (peak of the main process: {peak() - rest:.0f} MB more)")
+        ratios = table(times, MANY, "1,000 clients")
+        many.close()
+        scale_memories(data, rounds=6)
+        print_load()
+    print(f"scale ratio={1 / ratios['100,000 clients']:.2f}")
+
+
+def scale_memories(data: Federation, rounds: int) -> None:
+    """A method whose clients remember a model each: what is kept grows with the clients seen, not with all."""
+    own = anonymous()
+    with closing(Ours(make_job(MANY, data, Scaffold(Supervised(view="plain"))))) as ours:
+        times = [ours.play(1) for _ in range(rounds)]
+        grown = anonymous() - own
+        ours.memories.save()
+        files = [path.stat().st_size for path in ours.scratch.iterdir()]
+    print(f"scaffold, {rounds + 1} rounds: memories of {len(files)} clients, {sum(files) / 1e6:.0f} MB,", end=" ")
+    print(f"memory grew by {grown:.0f} MB; rounds took {' '.join(f'{seconds:.3f}' for seconds in times)} s")
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+
+def megabytes(data: Federation) -> float:
+    """What the data itself takes."""
+    return sum(tensor.nbytes for tensor in (data.pool.x, data.pool.y, data.order, data.starts)) / 1e6
+
+
+def anonymous() -> float:
+    """Megabytes this process and its children hold, without files; pages they share are counted once."""
+    processes = [os.getpid(), *(child.pid for child in multiprocessing.active_children())]
+    return sum(_kilobytes(f"/proc/{process}/smaps_rollup", "Pss_Anon") for process in processes) / 1e3
+
+
+def reset_peak() -> float:
+    """Forget this process's peak; the megabytes it holds now."""
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    return peak()
+
+
+def peak() -> float:
+    """The most megabytes this process held since its peak was reset."""
+    return _kilobytes("/proc/self/status", "VmHWM") / 1e3
+
+
+def _kilobytes(path: str, name: str) -> int:
+    lines = Path(path).read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
+
+
+COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {"w1": w1, "scale": scale, "first": first}
+
+
+def main() -> None:
+    """One benchmark by its name."""
+    parser = argparse.ArgumentParser(description="Speed of Tacit as ratios; the last line is the result.")
+    commands = parser.add_subparsers(required=True, metavar="benchmark")
+    for name, command in COMMANDS.items():
+        sub = commands.add_parser(name, help=command.__doc__, description=command.__doc__)
+        sub.set_defaults(command=command)
+        sub.add_argument("--rounds", type=int, default=18, help="rounds to measure (default: 18)")
+        sub.add_argument("--peers", action="store_true", help="also measure other frameworks that are installed")
+    options = parser.parse_args()
+    options.command(options)
+
+
+if __name__ == "__main__":
+    main()

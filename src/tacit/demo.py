@@ -1,0 +1,62 @@
+"""The demo: one federation, with its few labels, with its unlabeled images too, and with all labels."""
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from tacit import config as configs
+from tacit.compare import play_once
+from tacit.report import page, plots, tables
+from tacit.report.read import Run, load
+
+COMMON: dict[str, Any] = {
+    "data": "fashion-small",
+    "clients": 10,
+    "cohort": 5,
+    "partition": "iid",
+    "labels": "client",
+    "per_class": 1,
+    "net": "lenet",
+    "net.norm": "group",
+    "rounds": 30,
+    "lr": 0.03,
+    "batch": 10,
+    "train.unlabeled_batch": 32,
+    "train.schedule": "cosine",
+}
+ROWS: dict[str, dict[str, Any]] = {
+    "labels only": {"method": "fedavg+supervised", "train.steps": 19},
+    "fedavg+fixmatch": {"method": "fedavg+fixmatch", "objective.threshold": 0.8},
+    "all labels": {"method": "fedavg+supervised", "labels": "all", "per_class": None, "batch": 32},
+}
+NEXT = (
+    ("every method and objective", "tacit ls"),
+    ("what a method's settings mean", "tacit show fedprox+fixmatch"),
+    ("labels at the server alone, uneven clients", "tacit run --labels server --per-class 10 --partition dirichlet:0.5"),
+)
+
+
+def show(folder: Path, console: Console) -> None:
+    """Play the three runs and show what came out."""
+    console.print(
+        "10 clients hold 600 images of clothes each; one image per class and client is labeled, "
+        "590 of 600 are not. No image leaves its client.\n"
+    )
+    runs = [_play(label, options, folder, console) for label, options in ROWS.items()]
+    rows = tables.summarise(runs)
+    width = min(console.width, 100)
+    console.print()
+    console.print(tables.to_rich(rows, "test accuracy on 1,000 images"))
+    console.print()
+    print(plots.terminal_curve(runs, width, 15, color=console.color_system is not None))
+    page.write(runs, folder / "report.html", "tacit demo")
+    console.print(f"\nreport: {folder / 'report.html'}\n\nnext:", highlight=False, soft_wrap=True)
+    for what, command in NEXT:
+        console.print(f"  {command}\n      [dim]{what}[/dim]", highlight=False, soft_wrap=True)
+
+
+def _play(label: str, options: dict[str, Any], folder: Path, console: Console) -> Run:
+    place = folder / label.replace(" ", "-")
+    play_once(configs.from_options(COMMON | options), place, "auto", console, label)
+    return load(place, label)

@@ -1,0 +1,201 @@
+"""Views: hand arithmetic, a plain reference for shifts, and what randomness may and may not do."""
+
+from collections.abc import Callable
+from itertools import product
+from math import pi
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from tacit.data import augment
+from tacit.data.augment import ImageViews
+from tacit.data.sources import load
+
+GREY = ImageViews(mean=(0.5,), std=(0.25,), flip=True)
+COLOUR = ImageViews(mean=(0.5, 0.4, 0.3), std=(0.25, 0.2, 0.3), flip=True)
+
+
+def stream(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def images(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randint(0, 256, shape, dtype=torch.uint8, generator=stream(seed))
+
+
+def test_plain_is_x_minus_mean_over_std() -> None:
+    x = torch.tensor([0, 51, 255], dtype=torch.uint8).reshape(1, 3, 1, 1).expand(1, 3, 2, 2)
+    # Pixels 0, 0.2 and 1: (0 - 0.5) / 0.25 = -2, (0.2 - 0.4) / 0.2 = -1, (1 - 0.3) / 0.3 = 7 / 3.
+    assert COLOUR.plain(x)[0, :, 1, 0].tolist() == pytest.approx([-2, -1, 7 / 3], rel=1e-6)
+    assert COLOUR.plain(x).dtype == torch.float32
+
+
+@given(
+    n=st.integers(0, 5),
+    h=st.integers(1, 20),
+    w=st.integers(1, 20),
+    colour=st.booleans(),
+    view=st.sampled_from(["plain", "weak", "strong"]),
+    seed=st.integers(0, 99),
+)
+def test_shapes_and_ranges(n: int, h: int, w: int, colour: bool, view: str, seed: int) -> None:
+    views, x = (COLOUR, images(n, 3, h, w)) if colour else (GREY, images(n, 1, h, w))
+    before = x.clone()
+    out = views.plain(x) if view == "plain" else getattr(views, view)(x, stream(seed))
+    assert out.shape == x.shape
+    assert out.dtype == torch.float32
+    assert torch.equal(x, before)
+    pixels = out * torch.tensor(views.std)[:, None, None] + torch.tensor(views.mean)[:, None, None]
+    assert ((pixels > -1e-5) & (pixels < 1 + 1e-5)).all()
+
+
+@pytest.mark.parametrize("view", [COLOUR.weak, COLOUR.strong])
+def test_the_stream_decides(view: Callable[[Tensor, torch.Generator], Tensor]) -> None:
+    x = images(8, 3, 16, 16)
+    assert torch.equal(view(x, stream(1)), view(x, stream(1)))
+    different = (view(x, stream(1)) != view(x, stream(2))).flatten(1).any(1)
+    assert different.sum() >= 6  # two streams may move an image or two alike
+
+
+def test_images_of_a_batch_are_changed_differently() -> None:
+    x = images(1, 1, 16, 16).expand(20, 1, 16, 16)
+    assert len({bytes(image) for image in GREY.weak(x, stream()).numpy()}) > 10
+    assert len({bytes(image) for image in GREY.strong(x, stream()).numpy()}) > 18
+
+
+def shifted(image: list[list[int]], down: int, right: int, flip: bool) -> list[list[int]]:
+    """Take each pixel from (row + down, column + right) of the image mirrored at its borders, then flip."""
+
+    def mirror(place: int, side: int) -> int:
+        return -place if place < 0 else 2 * (side - 1) - place if place >= side else place
+
+    rows, columns = len(image), len(image[0])
+    if flip:
+        image = [row[::-1] for row in image]
+    return [[image[mirror(i + down, rows)][mirror(j + right, columns)] for j in range(columns)] for i in range(rows)]
+
+
+@pytest.mark.parametrize("flip", [True, False])
+@pytest.mark.parametrize("pad, reach", [(None, (1, 2)), (3, (3, 3))])
+def test_weak_is_one_of_the_shifts(flip: bool, pad: int | None, reach: tuple[int, int]) -> None:
+    views = ImageViews((0.5,), (0.25,), flip=flip, pad=pad)
+    x = images(1, 1, 8, 16)
+    expected = {
+        str(shifted(x[0, 0].tolist(), down, right, flipped))
+        for down, right, flipped in product(
+            range(-reach[0], reach[0] + 1), range(-reach[1], reach[1] + 1), {False, flip}
+        )
+    }
+    moved = views.weak(x.expand(2000, 1, 8, 16), stream()).mul(0.25 * 255).add(0.5 * 255).round().int()
+    assert {str(image.tolist()) for image in moved[:, 0]} == expected
+
+
+def test_all_channels_move_together() -> None:
+    x = images(50, 1, 16, 16)
+    views = ImageViews((0.5,) * 3, (0.25,) * 3, flip=True)
+    for view in (views.weak, views.strong):
+        out = view(x.expand(50, 3, 16, 16), stream())
+        assert torch.equal(out[:, 0], out[:, 2])
+
+
+def test_nothing_is_flipped_when_a_flip_changes_the_label() -> None:
+    x = torch.zeros(500, 1, 16, 16, dtype=torch.uint8)
+    x[..., :4] = 255  # a bright left edge
+    for flip in (False, True):
+        weak = ImageViews((0.5,), (0.25,), flip=flip).weak(x, stream())
+        right_edge_is_brighter = weak[..., 8:].sum((1, 2, 3)) > weak[..., :8].sum((1, 2, 3))
+        assert float(right_edge_is_brighter.float().mean()) == pytest.approx(0.5 if flip else 0, abs=0.1)
+
+
+def test_strong_flips_when_weak_does() -> None:
+    x = images(200, 1, 16, 16)
+    without, with_flips = (ImageViews((0.5,), (0.25,), flip=flip) for flip in (False, True))
+    same = (with_flips.strong(x, stream()) == without.strong(x, stream())).flatten(1).all(1)
+    mirrored = (with_flips.strong(x, stream()) == without.strong(x.flip(3), stream())).flatten(1).all(1)
+    assert (same | mirrored).all()
+    assert 60 < int(mirrored.sum()) < 140
+
+
+def table(level: float = 0.0, **amounts: float) -> list[float]:
+    """What the 256 pixel values of one image become."""
+    column = torch.tensor([amounts.get(name, 0.0) for name in augment.COLOUR])[:, None, None]
+    values: list[float] = augment._table(torch.tensor([[level]]), column)[0].tolist()
+    return values
+
+
+def test_colours_by_hand() -> None:
+    assert table() == list(range(256))
+    assert table(brightness=0.5)[100] == 150
+    assert table(brightness=0.5)[200] == 255  # 300, cut at the largest value
+    assert table(level=60, contrast=-0.5)[100] == 80  # half as far from the mean, 60 + 40 / 2
+    assert table(level=60, brightness=0.5, contrast=-0.5)[100] == 120  # mean 90, pixel 150: 90 + 60 / 2
+    assert table(posterize=-4)[200] == 192  # 200 = 12 · 16 + 8
+    assert table(posterize=1)[201] == 200
+    assert table(solarize=100)[155:158] == [155, 99, 98]  # the top 100 values begin at 156
+    assert table(invert=0.01)[:2] == [255, 254]
+
+
+def seen(image: list[list[float]], **amounts: float) -> Tensor:
+    """One image after the operations that move pixels."""
+    column = torch.tensor([amounts.get(name.replace(" ", "_"), 0.0) for name in augment.GEOMETRY])[:, None, None]
+    return augment._affine(torch.tensor(image)[None, None], column)[0, 0]
+
+
+def test_geometry_by_hand() -> None:
+    image = torch.rand(6, 6, generator=stream())
+    rows = image.tolist()
+    assert torch.allclose(seen(rows), image, atol=1e-5)
+    assert torch.allclose(seen(rows, rotate=pi / 2), image.rot90(), atol=1e-5)
+    # A side is 2 long in grid units, so 2 / 6 is one pixel; what comes in from outside is 0.
+    assert torch.allclose(seen(rows, translate_x=2 / 6)[:, :5], image[:, 1:], atol=1e-5)
+    assert torch.allclose(seen(rows, translate_x=2 / 6)[:, 5], torch.zeros(6), atol=1e-5)
+    assert torch.allclose(seen(rows, translate_y=-2 / 6)[1:], image[:5], atol=1e-5)
+    # Rows lie 2 / 6 apart, the lowest at 5 / 6; a shear of 2 / 5 moves it by 2 / 6, one pixel, the others by less.
+    assert torch.allclose(seen(rows, shear_x=2 / 5)[5, :5], image[5, 1:], atol=1e-5)
+    assert torch.allclose(seen(rows, shear_y=2 / 5)[:5, 5], image[1:, 5], atol=1e-5)
+
+
+def test_a_wide_image_is_turned_and_not_squeezed() -> None:
+    image = torch.rand(4, 10, generator=stream())
+    middle = slice(3, 7)
+    assert torch.allclose(seen(image.tolist(), rotate=pi / 2)[:, middle], image[:, middle].rot90(), atol=1e-5)
+
+
+def test_every_image_gets_two_operations_and_every_operation_is_used() -> None:
+    amounts = augment._amounts(1000, stream())[..., 0]
+    largest = torch.tensor([*augment.GEOMETRY.values(), *augment.COLOUR.values()])
+    assert ((amounts != 0).sum(0) == augment.CHOSEN).all()
+    assert ((amounts != 0).sum(1) > 100).all()
+    assert (amounts.abs().amax(1) <= largest).all()
+    assert (amounts.amax(1) > 0.9 * largest).all()
+    assert (amounts.amin(1) < -0.9 * largest).all()
+
+
+def test_a_square_of_half_the_side_is_cut_out() -> None:
+    centre = torch.tensor([[[0.5], [0.0]], [[0.5], [1.0]]])  # (2, n, 1): the middle, and the upper right corner
+    left = augment._cut_out(torch.ones(2, 1, 8, 8), centre)[:, 0]
+    middle, corner = torch.ones(8, 8), torch.ones(8, 8)
+    middle[2:6, 2:6] = 0
+    corner[:2, 6:] = 0
+    assert torch.equal(left[0], middle)
+    assert torch.equal(left[1], corner)
+
+
+def test_strong_views_still_show_the_garment() -> None:
+    source = load("fashion-small")
+    views = ImageViews(source.mean, source.std, source.flip)
+    mean_image = torch.stack([source.x[source.y == c].float().mean(0) for c in range(10)])
+    typical = mean_image.to(torch.uint8).repeat_interleave(300, 0)
+    weak, strong = (view(typical, stream()).reshape(10, 300, -1).mean(1) for view in (views.weak, views.strong))
+    alike = torch.corrcoef(torch.cat([weak, strong]))[:10, 10:]
+    assert alike.argmax(0).tolist() == list(range(10))
+
+
+def test_strong_changes_more_than_weak() -> None:
+    x = load("fashion-small").x[:200]
+    plain = GREY.plain(x)
+    weak, strong = ((view(x, stream()) - plain).abs().mean() for view in (GREY.weak, GREY.strong))
+    assert strong > 1.3 * weak > 0

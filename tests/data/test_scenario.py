@@ -1,0 +1,249 @@
+"""Where the labels are: every sample in one place, as many labels as promised, hidden ones really hidden."""
+
+import json
+import re
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tacit.data.partition import Indices
+from tacit.data.scenario import Split, federation, split
+from tacit.data.sources import Source
+from tacit.errors import TacitError
+from tacit.random import Streams
+
+CLASSES = 5
+EVEN = np.arange(500) % CLASSES
+SKEWED = np.repeat(np.arange(CLASSES), [200, 100, 50, 20, 3])
+HALF_KNOWN = np.where(np.arange(500) % 2, EVEN, -1)
+
+PLACES: list[dict[str, Any]] = [
+    {"labels": "server", "per_class": 3},
+    {"labels": "server", "n_labels": 17},
+    {"labels": "server", "label_fraction": 0.1},
+    {"labels": "client", "per_class": 2},
+    {"labels": "client", "n_labels": 37},
+    {"labels": "client", "label_fraction": 0.2},
+    {"labels": "some", "some": 0.3},
+    {"labels": "some", "some": 0.01, "per_class": 1},
+    {"labels": "some", "some": 0.5, "n_labels": 12},
+    {"labels": "some", "some": 0.5, "label_fraction": 0.5},
+    {"labels": "all"},
+]
+
+
+def make(y: Indices = EVEN, seed: int = 0, **settings: Any) -> Split:
+    chosen: dict[str, Any] = {"clients": 10, "partition": "iid"} | settings
+    return split(y, CLASSES, streams=Streams(seed), **chosen)
+
+
+def per_class(y: Indices, samples: Indices) -> list[int]:
+    counts: list[int] = np.bincount(y[samples], minlength=CLASSES).tolist()
+    return counts
+
+
+def shown(result: Split) -> list[Indices]:
+    """The samples that show their label, client by client."""
+    return [part[result.labeled[part]] for part in result.clients]
+
+
+@given(
+    y=st.sampled_from([EVEN, SKEWED, HALF_KNOWN]),
+    place=st.sampled_from(PLACES),
+    partition=st.sampled_from(["iid", "dirichlet:1", "classes:3", "shards:2"]),
+    validation=st.integers(0, 40),
+    clients=st.integers(2, 12),
+    seed=st.integers(0, 3),
+)
+def test_every_sample_is_in_one_place(
+    y: Indices, place: dict[str, Any], partition: str, validation: int, clients: int, seed: int
+) -> None:
+    if y is SKEWED and place.get("per_class") == 3:
+        validation = 0  # the smallest class has no more than these labels
+    result = make(y, seed, clients=clients, partition=partition, validation=validation, **place)
+    everywhere = np.concatenate([*result.clients, result.server, result.validation])
+    assert np.array_equal(np.sort(everywhere), np.arange(len(y)))
+    assert len(result.clients) == clients
+    assert len(result.validation) == validation
+    assert (y[np.concatenate([result.server, result.validation, np.flatnonzero(result.labeled)])] >= 0).all()
+    assert not result.labeled[np.concatenate([result.server, result.validation])].any()
+    assert bool(len(result.server)) == (place["labels"] == "server")
+    assert result.labeled.any() == (place["labels"] != "server")
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_the_seed_decides(place: dict[str, Any]) -> None:
+    first, again, other = (make(seed=seed, validation=20, **place) for seed in (1, 1, 2))
+    assert first.hash() == again.hash()
+    assert first.hash() != other.hash()
+    assert not np.array_equal(first.validation, other.validation)
+    if place["labels"] == "server":
+        assert not np.array_equal(first.server, other.server)
+    else:
+        assert not np.array_equal(first.labeled, other.labeled)
+
+
+def test_server_labels_are_even_over_classes() -> None:
+    assert per_class(EVEN, make(labels="server", per_class=7).server) == [7] * 5
+    assert sorted(per_class(EVEN, make(labels="server", n_labels=17).server)) == [3, 3, 3, 4, 4]
+    assert per_class(EVEN, make(labels="server", label_fraction=0.1).server) == [10] * 5
+
+
+def test_a_small_class_gives_what_it_has() -> None:
+    # 100 labels: 3 and 20 from the small classes, and 77 over the three others.
+    assert sorted(per_class(SKEWED, make(SKEWED, labels="server", n_labels=100).server)) == [3, 20, 25, 26, 26]
+
+
+def test_more_labels_include_the_fewer() -> None:
+    sets = [set(make(labels="server", n_labels=n).server.tolist()) for n in (3, 8, 17, 100)]
+    assert all(fewer < more for fewer, more in pairwise(sets))
+
+
+def test_validation_is_even_and_the_same_for_any_labels() -> None:
+    results = [make(validation=22, **place) for place in PLACES]
+    assert sorted(per_class(EVEN, results[0].validation)) == [4, 4, 4, 5, 5]
+    assert all(np.array_equal(result.validation, results[0].validation) for result in results)
+
+
+def test_a_fraction_is_of_what_validation_leaves() -> None:
+    assert len(make(labels="server", label_fraction=0.5, validation=100).server) == 200
+
+
+def test_every_client_shows_labels_of_each_class_it_has() -> None:
+    result = make(SKEWED, labels="client", per_class=2, partition="dirichlet:1", clients=6)
+    for part, labeled in zip(result.clients, shown(result), strict=True):
+        assert per_class(SKEWED, labeled) == [min(2, n) for n in per_class(SKEWED, part)]
+
+
+def test_labels_in_total_are_even_over_clients_and_their_classes() -> None:
+    labeled = shown(make(labels="client", n_labels=124))
+    assert sorted(map(len, labeled)) == [12] * 6 + [13] * 4
+    assert max(max(per_class(EVEN, part)) for part in labeled) == 3
+    assert min(min(per_class(EVEN, part)) for part in labeled) == 2
+
+
+def test_fewer_labels_than_clients() -> None:
+    assert sorted(map(len, shown(make(labels="client", n_labels=4)))) == [0] * 6 + [1] * 4
+
+
+def test_a_fraction_of_each_client() -> None:
+    result = make(labels="client", label_fraction=0.3, partition="dirichlet:1")
+    for part, labeled in zip(result.clients, shown(result), strict=True):
+        assert len(labeled) == round(0.3 * len(part))
+
+
+@pytest.mark.parametrize("some, clients, count", [(0.3, 10, 3), (0.01, 10, 1), (1.0, 10, 10), (0.5, 3, 2)])
+def test_some_clients_show_every_label(some: float, clients: int, count: int) -> None:
+    result = make(labels="some", some=some, clients=clients)
+    sizes = [(len(labeled), len(part)) for part, labeled in zip(result.clients, shown(result), strict=True)]
+    assert sum(labeled == held for labeled, held in sizes) == count
+    assert sum(labeled == 0 for labeled, _ in sizes) == clients - count
+
+
+def test_some_clients_show_a_few_labels() -> None:
+    few: dict[str, Any] = {"labels": "some", "some": 0.3}
+    assert sorted(map(len, shown(make(per_class=2, **few)))) == [0] * 7 + [10] * 3
+    assert sorted(map(len, shown(make(n_labels=20, **few)))) == [0] * 7 + [6, 7, 7]
+    assert sorted(map(len, shown(make(label_fraction=0.2, **few)))) == [0] * 7 + [10] * 3
+
+
+def test_all_shows_every_known_label() -> None:
+    assert make(labels="all").labeled.all()
+    assert np.array_equal(make(HALF_KNOWN, labels="all").labeled, HALF_KNOWN >= 0)
+
+
+def test_the_labels_of_a_client_do_not_depend_on_the_others() -> None:
+    few, many = (shown(make(labels="some", some=some, per_class=2)) for some in (0.2, 0.7))
+    both = [(a, b) for a, b in zip(few, many, strict=True) if len(a) and len(b)]
+    assert len(both) == 2
+    assert all(np.array_equal(a, b) for a, b in both)
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"labels": "server"}, "labels at the server need a number: give --per-class, --n-labels or --label-fraction"),
+        ({"labels": "client"}, "labels at the client need a number: give --per-class"),
+        ({"labels": "client", "per_class": 1, "n_labels": 1}, "exclude each other: give one of them"),
+        ({"labels": "all", "per_class": 1}, "all labels are shown: leave their number out"),
+        ({"labels": "sever", "per_class": 1}, "unknown place of labels 'sever': did you mean 'server'?"),
+        ({"labels": "server", "per_class": 101}, "101 labels per class are asked for and class 0 has 100 samples"),
+        ({"labels": "server", "n_labels": 501}, "501 labels can not be drawn from 500 samples"),
+        ({"labels": "client", "n_labels": 501}, "501 labels can not be drawn from 500 samples"),
+        ({"labels": "some", "some": 0.2, "n_labels": 101}, "101 labels can not be drawn from 100 samples"),
+        ({"labels": "server", "label_fraction": 0.0001}, "0 labels can not be drawn"),
+        ({"labels": "client", "label_fraction": 0.001}, "no client would have a single label"),
+        ({"labels": "server", "label_fraction": 1.1}, "a label fraction also at most 1"),
+        ({"labels": "server", "n_labels": 0}, "must be above 0"),
+        ({"labels": "server", "label_fraction": 1.0}, "leaves the clients none: lower the number of labels"),
+        ({"labels": "some", "some": 0.0}, "share 0 of the clients: set data.some above 0"),
+        ({"labels": "all", "validation": 501}, "501 validation samples can not be drawn from 500"),
+        ({"labels": "all", "validation": -1}, "change --validation"),
+        ({"labels": "all", "partition": "idd"}, "unknown partition 'idd': did you mean 'iid'?"),
+    ],
+)
+def test_what_is_not_possible_is_one_sentence(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(TacitError, match=re.escape(message)) as caught:
+        make(**settings)
+    assert "\n" not in str(caught.value)
+
+
+def test_unknown_labels_do_not_count_as_labels() -> None:
+    with pytest.raises(TacitError, match="251 labels can not be drawn from 250 samples"):
+        make(HALF_KNOWN, labels="server", n_labels=251)
+
+
+def test_the_hash_sees_every_move() -> None:
+    base = make(labels="client", per_class=1, validation=10)
+    first, second, *rest = base.clients
+    flipped = base.labeled.copy()
+    flipped[0] ^= True
+    moved = [
+        replace(base, clients=[first[:-1], np.concatenate([first[-1:], second]), *rest]),
+        replace(base, clients=[second, first, *rest]),
+        replace(base, labeled=flipped),
+        replace(base, server=base.validation, validation=base.server),
+    ]
+    assert len({split.hash() for split in [base, *moved]}) == 5
+
+
+def test_the_plain_form_can_be_written() -> None:
+    result = make(labels="client", per_class=1, validation=10)
+    plain = json.loads(json.dumps(result.to_json()))
+    assert plain["clients"] == [part.tolist() for part in result.clients]
+    assert plain["labeled"] == np.flatnonzero(result.labeled).tolist()
+    assert plain["server"] == []
+    assert plain["validation"] == result.validation.tolist()
+
+
+def source(y: Indices) -> Source:
+    """A data set whose sample i is an image of the number i."""
+    x = torch.arange(len(y))[:, None, None, None] % 251 * torch.ones(1, 1, 4, 4)
+    test = torch.zeros(3, 1, 4, 4, dtype=torch.uint8), torch.tensor([0, 1, 2])
+    return Source("toy", x.to(torch.uint8), torch.from_numpy(y), *test, tuple("abcde"), (0.5,), (0.5,), flip=False)
+
+
+@given(place=st.sampled_from(PLACES), y=st.sampled_from([EVEN, HALF_KNOWN]))
+def test_a_federation_shows_what_the_split_shows(place: dict[str, Any], y: Indices) -> None:
+    toy, result = source(y), make(y, validation=10, **place)
+    built = federation(toy, result)
+    assert built.clients == 10
+    assert built.pool.x.data_ptr() == toy.x.data_ptr()
+    for k, part in enumerate(result.clients):
+        seen = built.client(k, round=0)
+        assert seen.x[:, 0, 0, 0].tolist() == (part % 251).tolist()
+        assert seen.y.tolist() == [int(y[i]) if result.labeled[i] else -1 for i in part]
+        true = built.true_labels(k, round=0)
+        assert true is not None
+        assert true.tolist() == y[part].tolist()
+    assert built.server.labeled.y.tolist() == y[result.server].tolist()
+    assert built.server.validation.x[:, 0, 0, 0].tolist() == (result.validation % 251).tolist()
+    assert (built.pool.y[torch.from_numpy(~result.labeled)] == -1).all()
+    assert built.test.x is toy.x_test
+    assert toy.y.tolist() == y.tolist()

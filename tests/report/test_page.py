@@ -1,0 +1,225 @@
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from tacit.errors import TacitError
+from tacit.report.page import page, write
+from tacit.report.read import Run, load
+from tests.report.runs import a_run, record, two_seeds, write_run
+
+FEW = {"name": "fashion-small", "labels": "server", "n_labels": 50}
+EVERY = {"name": "fashion-small", "labels": "all"}
+VOID = {"meta", "link", "br", "img", "hr", "input"}
+
+
+class Outline(HTMLParser):
+    """Reads a page: which tags are open, which headings, attributes and texts there are."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.wrong: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        if not self.open or self.open.pop() != tag:
+            self.wrong.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+    def named(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+def three(folder: Path) -> list[Run]:
+    return [
+        *two_seeds(folder, "fedavg+fixmatch", 0.74, 0.76, data=FEW),
+        *two_seeds(folder, "labels only", 0.65, 0.67, data=FEW),
+        *two_seeds(folder, "all labels", 0.85, 0.854, data=EVERY),
+    ]
+
+
+def summary(text: str) -> str:
+    found = re.search("<p class='summary'>(.*?)</p>", text)
+    assert found
+    return found[1].replace("\u00a0", " ")
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> str:
+    return page(three(tmp_path), "tacit compare a.toml --seeds 0,1")
+
+
+def test_tags_are_balanced(text: str) -> None:
+    outline = Outline(text)
+    assert (outline.open, outline.wrong) == ([], [])
+    assert Outline("<p><b>x</p>").wrong == ["p"]  # the check itself can fail
+
+
+def test_headings_are_in_order_and_the_language_is_told(text: str) -> None:
+    outline = Outline(text)
+    assert [tag for tag, _ in outline.tags if re.fullmatch("h[1-6]", tag)] == ["h1"] + ["h2"] * 5
+    assert outline.named("html") == [{"lang": "en"}]
+    assert "<title>fedavg+fixmatch and 2 others on fashion-small</title>" in text
+
+
+def test_the_summary_is_made_of_the_numbers(text: str) -> None:
+    assert summary(text) == (
+        "fedavg+fixmatch reached 75.0 ± 1.4 % with 50 labels; labels only 66.0 ± 1.4 %; all labels 85.2 ± 0.3 %."
+    )
+
+
+def test_the_summary_says_where_the_labels_differ(tmp_path: Path) -> None:
+    runs = [
+        a_run(tmp_path / "a", [0.5], "a", data=FEW),
+        a_run(tmp_path / "b", [0.6], "b", data=EVERY),
+        a_run(tmp_path / "c", [0.7], "c"),
+    ]
+    assert summary(page(runs)) == "a reached 50.0 % with 50 labels; b 60.0 % with all labels; c 70.0 %."
+
+
+def test_the_summary_does_not_say_labels_that_differ_between_seeds(tmp_path: Path) -> None:
+    runs = [a_run(tmp_path / "a", [0.5], data=FEW), a_run(tmp_path / "b", [0.5], data=FEW | {"n_labels": 100})]
+    assert summary(page(runs)) == "fedavg+fixmatch reached 50.0 ± 0.0 %."
+
+
+def test_the_table_can_be_read_out(text: str) -> None:
+    outline = Outline(text)
+    assert [head["scope"] for head in outline.named("th")] == ["col"] * 9 + ["row"] * 3
+    assert len(outline.named("caption")) == 1
+    assert "<td>75.0 ± 1.4</td>" in text
+    region = next(attributes for attributes in outline.named("div") if attributes.get("class") == "scroll")
+    assert (region["role"], region["tabindex"]) == ("region", "0")
+    assert region["aria-label"]
+
+
+def test_only_the_leader_is_marked(text: str) -> None:
+    assert re.findall("<tr class='leads'><th scope='row'>(.*?)</th>", text) == ["fedavg+fixmatch\u00a0★"]
+    assert "runs with all labels do not compete" in text
+
+
+def test_the_chart_is_inline_and_told_in_words(text: str) -> None:
+    outline = Outline(text)
+    (image,) = (attributes for attributes in outline.named("div") if attributes.get("role") == "img")
+    assert image["aria-label"] == (
+        "Line chart of accuracy against rounds. "
+        "fedavg+fixmatch: 75.0 % after round 1, 75.0 % after round 1. "
+        "labels only: 66.0 % after round 1, 66.0 % after round 1. "
+        "all labels: 85.2 % after round 1, 85.2 % after round 1."
+    )
+    assert len(outline.named("svg")) == 1
+
+
+def test_communication_is_summed_up(tmp_path: Path) -> None:
+    rounds = [record(n, 0.5, bytes_up=1_500_000, bytes_down=500_000) for n in range(4)]
+    text = page([load(write_run(tmp_path / "run", rounds))])
+    assert "fedavg+fixmatch: 8.0 MB per run (6.0 MB up, 2.0 MB down), 2.0 MB per round" in text
+
+
+def test_clients_left_out_are_told_when_there_are_any(tmp_path: Path, text: str) -> None:
+    assert "Clients left out" not in text
+    rounds = [record(n, 0.5, skipped={"3": "upload lost", "4": "too late"} if n else {"3": "too late"}) for n in (0, 1)]
+    told = page([load(write_run(tmp_path / "run", rounds))])
+    assert "<h2>Clients left out</h2>\n<ul>\n<li>fedavg+fixmatch: too late 2×, upload lost 1×</li>" in told
+
+
+def test_a_run_that_goes_on_is_told(tmp_path: Path, text: str) -> None:
+    assert "Not finished" not in text
+    assert "Not finished: fedavg+fixmatch, seed 3 (1 of 9 rounds)." in page(
+        [a_run(tmp_path / "run", [0.5], seed=3, rounds=9)]
+    )
+
+
+def test_a_method_without_a_common_model_is_told(tmp_path: Path, text: str) -> None:
+    assert "no common model" not in text
+    run = load(write_run(tmp_path / "run", [record(0, None, local_accuracy=0.5)]), "alone")
+    assert "There is no common model in alone: the average over the clients&#x27; own models is shown." in page([run])
+
+
+def test_each_config_stands_there_once_with_its_seeds(text: str) -> None:
+    assert re.findall("<summary>(.*?)</summary>", text) == [
+        "fedavg+fixmatch, seeds 0, 1",
+        "labels only, seeds 0, 1",
+        "all labels, seeds 0, 1",
+    ]
+    assert text.count("n_labels = 50") == 2
+
+
+def test_configs_that_differ_are_both_there(tmp_path: Path) -> None:
+    runs = [a_run(tmp_path / "0", [0.5], cohort=5), a_run(tmp_path / "1", [0.5], seed=1, cohort=10)]
+    text = page(runs)
+    assert re.findall("<summary>(.*?)</summary>", text) == ["fedavg+fixmatch, seed 0", "fedavg+fixmatch, seed 1"]
+    assert "cohort = 5\n" in text
+    assert "cohort = 10\n" in text
+
+
+def test_the_command_is_there_when_it_is_known(tmp_path: Path, text: str) -> None:
+    assert "<pre><code>tacit compare a.toml --seeds 0,1</code></pre>" in text
+    assert "Run it again" not in page([a_run(tmp_path / "run", [0.5])])
+
+
+def test_nothing_is_loaded_and_nothing_runs(text: str) -> None:
+    outline = Outline(text)
+    assert not [tag for tag, _ in outline.tags if tag in ("script", "link", "iframe", "img", "object")]
+    links = [value for _, attributes in outline.tags for name, value in attributes.items() if name in ("href", "src")]
+    assert not links
+    assert "@import" not in text
+    assert "url(http" not in text
+
+
+def test_light_and_dark_and_paper_are_styled(text: str) -> None:
+    assert "prefers-color-scheme: dark" in text
+    assert "@media print" in text
+    assert "width=device-width" in text
+
+
+EVIL = "<script>alert('x')</script> & \"quotes\""
+
+
+def test_everything_from_outside_is_escaped(tmp_path: Path) -> None:
+    rounds = [record(0, None, local_accuracy=0.5, skipped={"1": EVIL})]
+    folder = write_run(tmp_path / "run", rounds, rounds=2, method={"name": EVIL}, data={"name": EVIL, EVIL: EVIL})
+    outline = Outline(page([load(folder)], EVIL))
+    assert not outline.named("script")
+    assert (outline.open, outline.wrong) == ([], [])
+    spoken = next(attributes for attributes in outline.named("div") if attributes.get("role") == "img")["aria-label"]
+    assert spoken is not None
+    assert EVIL in spoken
+    assert EVIL in outline.texts  # the command, exactly as given
+
+
+def test_a_page_is_written_whole_and_nothing_else(tmp_path: Path) -> None:
+    runs, path = [a_run(tmp_path / "run", [0.5])], tmp_path / "out" / "report.html"
+    write(runs, path, "tacit report")
+    assert path.read_text(encoding="utf-8") == page(runs, "tacit report")
+    assert [found.name for found in path.parent.iterdir()] == ["report.html"]
+
+
+def test_an_old_page_stays_when_the_new_one_can_not_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs, path = [a_run(tmp_path / "run", [0.5])], tmp_path / "out" / "report.html"
+    path.parent.mkdir()
+    path.write_text("old", encoding="utf-8")
+
+    def half(self: Path, text: str, encoding: str) -> None:
+        self.write_bytes(text[:100].encode(encoding))
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", half)
+    with pytest.raises(TacitError, match="can not write .*report.html: No space left on device; choose another place"):
+        write(runs, path)
+    assert path.read_text(encoding="utf-8") == "old"
+    assert [found.name for found in path.parent.iterdir()] == ["report.html"]

@@ -1,0 +1,144 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.cells import cell_len
+
+from tacit.errors import TacitError
+from tacit.report import plots
+from tacit.report.curves import Curve, curves
+from tacit.report.read import Run
+from tests.report.runs import a_run
+
+
+def some_runs(folder: Path, labels: tuple[str, ...] = ("labels only", "fedavg+supervised, all labels")) -> list[Run]:
+    accuracies = [round / 40 for round in range(1, 31)]
+    return [a_run(folder / str(n), accuracies, label) for n, label in enumerate(labels)]
+
+
+def test_a_curve_is_mean_and_range_over_the_rounds_all_seeds_have(tmp_path: Path) -> None:
+    ahead, behind = a_run(tmp_path / "0", [0.1, 0.2, 0.9], "x"), a_run(tmp_path / "1", [0.3, 0.6], "x", rounds=3)
+    (curve,) = curves([ahead, behind])
+    assert curve.label == "x"
+    assert curve.rounds == [1, 2]
+    assert curve.mean == pytest.approx([(10 + 30) / 2, (20 + 60) / 2])
+    assert curve.low == pytest.approx([10, 20])
+    assert curve.high == pytest.approx([30, 60])
+
+
+def test_seeds_without_a_common_round_still_make_a_curve(tmp_path: Path) -> None:
+    runs = [a_run(tmp_path / "0", [0.5, None], "x"), a_run(tmp_path / "1", [None, 0.25], "x")]
+    assert curves(runs) == [Curve("x", [1, 2], [50, 25], [50, 25], [50, 25])]
+
+
+@pytest.mark.parametrize("width, height", [(80, 20), (40, 12), (133, 40)])
+def test_a_terminal_curve_fits_its_size(tmp_path: Path, width: int, height: int) -> None:
+    runs = some_runs(tmp_path, ("labels only", "fedavg+supervised, all labels", "z" * 200, "字" * 90))
+    lines = plots.terminal_curve(runs, width, height, color=False).split("\n")
+    assert len(lines) == height
+    assert max(map(cell_len, lines)) == width
+
+
+def test_a_terminal_curve_is_as_wide_as_asked_in_a_narrow_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    monkeypatch.setenv("LINES", "5")
+    lines = plots.terminal_curve(some_runs(tmp_path), 80, 20, color=False).split("\n")
+    assert (len(lines), max(map(len, lines))) == (20, 80)
+
+
+def test_a_terminal_curve_has_a_legend_and_round_ticks(tmp_path: Path) -> None:
+    lines = plots.terminal_curve(some_runs(tmp_path), 80, 20, color=False).split("\n")
+    assert lines[-1] == " oo labels only   xx fedavg+supervised, all labels"
+    assert lines[-2].split() == ["5", "10", "15", "20", "25", "30"]
+    assert [line.split("┤")[0].strip() for line in lines if "┤" in line] == ["60", "40", "20"]
+
+
+def test_a_terminal_curve_has_colours_only_when_asked(tmp_path: Path) -> None:
+    runs = some_runs(tmp_path)
+    assert "\x1b" not in plots.terminal_curve(runs, 80, 20, color=False)
+    colored = plots.terminal_curve(runs, 80, 20, color=True)
+    for number in plots.TERMINAL_COLORS[: len(runs)]:
+        assert f"\x1b[38;5;{number}m" in colored
+
+
+def test_a_terminal_curve_goes_where_the_numbers_are(tmp_path: Path) -> None:
+    lines = plots.terminal_curve([a_run(tmp_path / "run", [0.2, 0.4, 0.8])], 60, 15, color=False).split("\n")
+    drawn = [line for line in lines[:-1] if "o" in line.split("│")[-1].split("┤")[-1] and "round" not in line]
+    assert drawn[0].rstrip().endswith("o")  # the highest is at the right
+    assert drawn[-1].lstrip("2│┤0 ").startswith("o")
+    assert len(drawn[-1].rstrip()) < len(drawn[0].rstrip())
+
+
+def test_one_point_is_drawn_too(tmp_path: Path) -> None:
+    runs = [a_run(tmp_path / "run", [1.0])]
+    assert plots.terminal_curve(runs, 40, 10, color=False).split("\n")[1] == "100┤" + " " * 35 + "o"
+    assert plots.figure(runs).axes[0].lines[0].get_marker() == "o"
+
+
+def test_a_figure_shows_means_within_the_range_of_the_seeds(tmp_path: Path) -> None:
+    runs = [a_run(tmp_path / "0", [0.1, 0.2], "x"), a_run(tmp_path / "1", [0.3, 0.6], "x")]
+    axes = plots.figure(runs).axes[0]
+    assert list(axes.lines[0].get_ydata()) == pytest.approx([20, 40])  # type: ignore[arg-type]
+    box = axes.collections[0].get_datalim(axes.transData)
+    assert (box.ymin, box.ymax) == pytest.approx((10, 60))
+
+
+def test_the_legend_starts_with_the_curve_that_ends_highest(tmp_path: Path) -> None:
+    runs = [a_run(tmp_path / "low", [0.1], "low"), a_run(tmp_path / "high", [0.9], "high")]
+    picture = plots.figure(runs)
+    (legend,) = picture.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["high", "low"]
+    assert [line.get_color() for line in picture.axes[0].lines] == list(plots.COLORS[:2])
+    assert legend.get_lines()[0].get_color() == plots.COLORS[1]
+
+
+@pytest.mark.parametrize("name, start", [("a.png", b"\x89PNG"), ("a.svg", b"<?xml"), ("a.PDF", b"%PDF")])
+def test_a_figure_is_saved_as_its_name_says_and_the_same_each_time(tmp_path: Path, name: str, start: bytes) -> None:
+    runs = some_runs(tmp_path / "runs")
+    plots.save(plots.figure(runs), tmp_path / "first" / name)
+    plots.save(plots.figure(runs), tmp_path / "second" / name)
+    first = (tmp_path / "first" / name).read_bytes()
+    assert first.startswith(start)
+    assert first == (tmp_path / "second" / name).read_bytes()
+    assert [path.name for path in (tmp_path / "first").iterdir()] == [name]
+    assert b"<dc:date>" not in first
+    assert b"/CreationDate" not in first
+
+
+def test_another_format_is_refused_with_those_there_are(tmp_path: Path) -> None:
+    with pytest.raises(TacitError, match="can not draw a.gif: use a name that ends in .png, .svg or .pdf"):
+        plots.save(plots.figure(some_runs(tmp_path / "runs")), tmp_path / "a.gif")
+
+
+def test_a_place_that_can_not_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(TacitError, match="can not write .*file/a.png: .*; choose another place"):
+        plots.save(plots.figure(some_runs(tmp_path / "runs")), tmp_path / "file" / "a.png")
+
+
+def test_an_inline_svg_takes_its_text_colour_from_around_it(tmp_path: Path) -> None:
+    svg = plots.inline_svg(plots.figure(some_runs(tmp_path)))
+    assert svg.startswith("<svg")
+    assert "currentColor" in svg
+    assert plots.INK not in svg
+    assert "fill: #ffffff" not in svg  # no ground of its own
+    assert ">labels only</text>" in svg
+
+
+def test_a_label_is_drawn_as_it_is(tmp_path: Path) -> None:
+    svg = plots.inline_svg(plots.figure(some_runs(tmp_path, (r"_$\frac$ <b>",))))
+    assert r">_$\frac$ &lt;b&gt;</text>" in svg
+
+
+def test_importing_the_reports_loads_nothing_slow() -> None:
+    code = "import sys, tacit.report.page; print({'torch', 'numpy', 'matplotlib', 'plotext'} & sys.modules.keys())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
+def test_drawing_leaves_pyplot_alone(tmp_path: Path) -> None:
+    plots.save(plots.figure(some_runs(tmp_path / "runs")), tmp_path / "a.png")
+    assert "matplotlib.pyplot" not in sys.modules

@@ -1,0 +1,138 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tacit.errors import TacitError
+from tacit.report.read import by_label, load
+from tests.report.runs import a_run, record, write_run
+
+
+def test_a_run_is_known_by_its_config(tmp_path: Path) -> None:
+    run = a_run(tmp_path / "run", [0.5], seed=7, method={"name": "scaffold"})
+    assert (run.folder, run.method, run.seed, run.label) == (tmp_path / "run", "scaffold", 7, "scaffold")
+
+
+def test_a_label_of_ones_own_replaces_the_methods_name(tmp_path: Path) -> None:
+    run = a_run(tmp_path / "run", [0.5], "labels only")
+    assert (run.method, run.label) == ("fedavg+fixmatch", "labels only")
+
+
+def test_a_label_can_not_steer_the_terminal(tmp_path: Path) -> None:
+    assert a_run(tmp_path / "run", [0.5], "red\x1b[31m\nline").label == "red [31m line"
+
+
+def test_the_curve_has_the_evaluated_rounds_counted_from_one(tmp_path: Path) -> None:
+    assert a_run(tmp_path / "run", [None, 0.25, None, 0.5]).accuracy_curve == [(2, 0.25), (4, 0.5)]
+
+
+def test_without_a_common_model_the_clients_average_is_the_curve(tmp_path: Path) -> None:
+    rounds = [record(0, None, local_accuracy=0.25), record(1, None, local_accuracy=0.5)]
+    run = load(write_run(tmp_path / "run", rounds))
+    assert run.local
+    assert run.accuracy_curve == [(1, 0.25), (2, 0.5)]
+
+
+def test_a_common_model_is_not_mixed_with_the_clients_own(tmp_path: Path) -> None:
+    rounds = [record(0, None, local_accuracy=0.9), record(1, 0.5, local_accuracy=0.9)]
+    run = load(write_run(tmp_path / "run", rounds))
+    assert not run.local
+    assert run.accuracy_curve == [(2, 0.5)]
+
+
+def test_last5_is_the_mean_of_the_last_five_evaluations(tmp_path: Path) -> None:
+    run = a_run(tmp_path / "run", [0.9, 0.1, None, 0.2, 0.3, None, 0.4, 0.5])
+    assert run.last5 == pytest.approx((0.1 + 0.2 + 0.3 + 0.4 + 0.5) / 5)
+    assert run.best == 0.9
+
+
+def test_last5_of_a_short_run_is_the_mean_of_what_there_is(tmp_path: Path) -> None:
+    assert a_run(tmp_path / "run", [0.25, 0.75]).last5 == 0.5
+
+
+def test_costs_are_sums_over_rounds(tmp_path: Path) -> None:
+    rounds = [record(0, 0.1, bytes_up=3, bytes_down=5), record(1, 0.1, bytes_up=7, bytes_down=11)]
+    run = load(write_run(tmp_path / "run", rounds))
+    assert (run.bytes_up, run.bytes_down) == (3 + 7, 5 + 11)
+    assert run.cumulative_bytes == [(1, 8), (2, 8 + 18)]
+    assert (run.steps, run.seconds) == (10 + 10, 2.0 + 2.0)
+
+
+def test_skipped_clients_are_counted_by_reason(tmp_path: Path) -> None:
+    lost = {"3": "upload lost", "5": "upload lost"}
+    rounds = [record(0, 0.1, skipped=lost), record(1, 0.1, skipped={"3": "too late"})]
+    assert load(write_run(tmp_path / "run", rounds)).skipped == {"upload lost": 2, "too late": 1}
+
+
+def test_a_run_is_finished_when_all_its_rounds_are_there(tmp_path: Path) -> None:
+    assert a_run(tmp_path / "done", [0.1, 0.2]).finished
+    assert not a_run(tmp_path / "half", [0.1, 0.2], rounds=3).finished
+
+
+@pytest.mark.parametrize(
+    "data, words",
+    [
+        ({"labels": "server", "n_labels": 50}, "50 labels"),
+        ({"labels": "server", "per_class": 5}, "5 labels per class"),
+        ({"labels": "client", "per_class": 5}, "5 labels per class at each client"),
+        ({"labels": "some", "per_class": 5}, "5 labels per class at each labeled client"),
+        ({"labels": "client", "label_fraction": 0.1}, "10 % of the labels"),
+        ({"labels": "all"}, "all labels"),
+        ({"labels": "some", "some": 0.1}, ""),
+        ({}, ""),
+    ],
+)
+def test_the_number_of_labels_is_said_where_the_config_says_it(
+    tmp_path: Path, data: dict[str, Any], words: str
+) -> None:
+    assert a_run(tmp_path / "run", [0.5], data=data).labels == words
+
+
+def test_runs_are_grouped_in_the_order_their_labels_appear(tmp_path: Path) -> None:
+    runs = [a_run(tmp_path / str(n), [0.5], label) for n, label in enumerate(("b", "a", "b"))]
+    assert by_label(runs) == {"b": [runs[0], runs[2]], "a": [runs[1]]}
+
+
+def test_a_last_line_that_is_still_being_written_is_left_out(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", [record(0, 0.5)], rounds=2)
+    with (folder / "rounds.jsonl").open("a", encoding="utf-8") as file:
+        file.write('{"round": 1, "accur')
+    run = load(folder)
+    assert run.accuracy_curve == [(1, 0.5)]
+    assert not run.finished
+
+
+@pytest.mark.parametrize("line", ['{"round": 1, "accur\n', "[1, 2]\n", '{"round": 1}\n', "\n"])
+def test_a_broken_line_is_told_with_the_folder_and_the_remedy(tmp_path: Path, line: str) -> None:
+    folder = write_run(tmp_path / "run", [record(0, 0.5)])
+    with (folder / "rounds.jsonl").open("a", encoding="utf-8") as file:
+        file.write(line)
+    with pytest.raises(TacitError, match="rounds.jsonl can not be read .*: mend it with `tacit resume ") as error:
+        load(folder)
+    assert str(folder) in str(error.value)
+
+
+def test_a_missing_folder_is_told(tmp_path: Path) -> None:
+    with pytest.raises(TacitError, match=f"there is no folder {tmp_path}/none: give the folder of a run"):
+        load(tmp_path / "none")
+
+
+def test_a_folder_without_a_run_is_told(tmp_path: Path) -> None:
+    with pytest.raises(TacitError, match=f"{tmp_path} holds no run: give the folder a run was started in"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["seed =", "seed = 0\nrounds = 1", 'seed = 0\nrounds = 1\nmethod = "fedavg"'])
+def test_a_config_that_is_none_is_told(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.toml").write_text(text, encoding="utf-8")
+    with pytest.raises(TacitError, match=f"{tmp_path}/config.toml is not the config of a run"):
+        load(tmp_path)
+
+
+def test_a_run_without_an_evaluated_round_is_told(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", [record(0, None)], rounds=10)
+    with pytest.raises(TacitError, match="no evaluated round yet: wait for one, or go on with `tacit resume"):
+        load(folder)
+    (folder / "rounds.jsonl").unlink()
+    with pytest.raises(TacitError, match="no evaluated round yet"):
+        load(folder)

@@ -1,0 +1,46 @@
+"""The examples run, and the documents show them as they are."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tacit
+from tacit.params import equal
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def in_examples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT / "examples")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "fedavgm", raising=False)
+
+
+@pytest.mark.usefixtures("in_examples")
+def test_a_method_outside_the_package_runs_and_without_momentum_is_fedavg() -> None:
+    small: dict[str, Any] = {
+        "labels": "client",
+        "per_class": 2,
+        "rounds": 2,
+        "cohort": 2,
+        "net": "linear",
+        "workers": 2,
+    }
+    fedavg = tacit.run(method="fedavg+fixmatch", **small)
+    plain = tacit.run(method="fedavgm:FedAvgM+fixmatch", **small, **{"method.beta": 0.0})
+    heavy = tacit.run(method="fedavgm:FedAvgM+fixmatch", **small)
+    assert fedavg.params is not None
+    assert plain.params is not None
+    assert heavy.params is not None
+    for name, value in fedavg.params.items():
+        assert value.allclose(plain.params[name], atol=1e-6)  # w - (w - mean) is the mean, up to rounding
+    assert not equal(heavy.params, plain.params)
+
+
+def test_the_architecture_page_shows_the_example_as_it_is() -> None:
+    code = (ROOT / "examples" / "fedavgm.py").read_text(encoding="utf-8")
+    shown = code[code.index("from collections") :].rstrip()
+    assert shown in (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")

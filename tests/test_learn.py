@@ -1,0 +1,539 @@
+"""Local training: SGD as torch does it, batches that miss nobody, schedules, EMA, prediction, evaluation.
+
+Where torch.optim.SGD does the same arithmetic in the same order, equality is to the last bit. Where the reference
+differentiates a longer loss instead of adding to the gradient (proximal term), it is within 1e-6.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import cos, log, pi
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tacit.averaging import average
+from tacit.errors import TacitError
+from tacit.federation import Federation, Samples
+from tacit.learn import Batch, Cost, Kept, Score, Visit, batches, ema, evaluate, fit, learning_rate, predict
+from tacit.method import ClientContext, Holder, ServerContext, Training
+from tacit.methods.fedavg import FedAvg
+from tacit.nets import Net, build
+from tacit.objectives import FixMatch, Supervised
+from tacit.params import Params, clone, sub
+from tacit.random import Streams
+from tests.toys import (
+    PLAIN_SGD,
+    Identity,
+    Quadratic,
+    apart,
+    federation,
+    hide,
+    images,
+    job,
+    linear,
+    point,
+    points,
+    quadratics,
+    same,
+    samples,
+)
+
+SUPERVISED = Supervised(view="plain")
+
+
+def client(data: Federation | Samples, net: Net, train: Training = PLAIN_SGD, round: int = 0) -> ClientContext:
+    """Client 0 of a federation, or of one that consists of it."""
+    data = federation([data]) if isinstance(data, Samples) else data
+    return job(FedAvg(), data, net, train=train).client(round, 0)
+
+
+def server(net: Net, labeled: Samples, train: Training) -> ServerContext:
+    data = federation([hide(labeled)], server=labeled)
+    return job(FedAvg(), data, net, server_train=train).server(0, {})
+
+
+def start(net: Net) -> Params:
+    return net.init(Streams(0).at("init"))
+
+
+# SGD is torch's.
+
+
+def torch_run(net: Net, initial: Params, visits: list[ClientContext], kept: bool = False) -> Params:
+    """The same batches through torch.optim.SGD; the optimizer is new at every visit unless kept."""
+    module = net.module(initial).train()
+    optimizer: torch.optim.SGD | None = None
+    for holder in visits:
+        train = holder.train
+        if optimizer is None or not kept:
+            optimizer = torch.optim.SGD(
+                module.parameters(),
+                lr=train.lr,
+                momentum=train.momentum,
+                nesterov=train.nesterov,
+                weight_decay=train.weight_decay,
+            )
+        for batch in batches(holder, labels_only=True):
+            optimizer.zero_grad()
+            F.cross_entropy(module(holder.views.plain(batch.x)), batch.y).backward()
+            if train.clip is not None:
+                torch.nn.utils.clip_grad_norm_(module.parameters(), train.clip)
+            optimizer.step()
+    return {name: module.state_dict()[name] for name in net.names}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"momentum": 0.0},
+        {"momentum": 0.9},
+        {"momentum": 0.9, "nesterov": True},
+        {"momentum": 0.0, "weight_decay": 0.1},
+        {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1},
+        {"momentum": 0.0, "clip": 0.05},
+        {"momentum": 0.9, "clip": 0.05, "weight_decay": 0.1},
+        {"momentum": 0.0, "clip": 1e9},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("norm", ["none", "batch"])
+def test_sgd_is_that_of_torch_to_the_last_bit(options: dict[str, Any], norm: Any) -> None:
+    net = build("lenet", (1, 16, 16), 3, norm, width=0.5)
+    holder = client(images(0, 20), net, Training(epochs=2, batch=6, lr=0.01, **options))
+    trained = fit(holder, start(net), SUPERVISED)
+    assert trained.steps == 8  # 2 epochs of ⌈20/6⌉ batches
+    assert same(trained.params, torch_run(net, start(net), [holder]))
+    if options != {"momentum": 0.0, "clip": 1e9}:  # each option makes a difference
+        plain = replace(holder, train=Training(epochs=2, batch=6, lr=0.01, momentum=0.3))
+        assert not same(trained.params, fit(plain, start(net), SUPERVISED).params)
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_kept_momentum_makes_two_visits_one_longer_run(nesterov: bool) -> None:
+    net, data = linear(), points(0, 20)
+    train = Training(batch=6, lr=0.1, nesterov=nesterov, optimizer="keep")
+    first, second = client(data, net, train, round=0), client(data, net, train, round=1)
+    once = fit(first, start(net), SUPERVISED)
+    twice = fit(second, once.params, SUPERVISED, kept=once.kept)
+    assert same(twice.params, torch_run(net, start(net), [first, second], kept=True))
+    assert not same(twice.params, torch_run(net, start(net), [first, second], kept=False))
+
+
+def test_momentum_is_forgotten_unless_kept() -> None:
+    net, data = linear(), points(0, 20)
+    first, second = (client(data, net, Training(batch=6, lr=0.1), round=r) for r in (0, 1))
+    once = fit(first, start(net), SUPERVISED)
+    assert once.kept is None
+    twice = fit(second, once.params, SUPERVISED, kept=Kept(velocity=start(net)))
+    assert same(twice.params, torch_run(net, start(net), [first, second], kept=False))
+
+
+def test_training_leaves_its_arguments_alone() -> None:
+    net = build("lenet", (1, 16, 16), 3, "batch", width=0.5)
+    train = Training(batch=6, optimizer="keep", buffers="keep")
+    holder = client(images(0, 12), net, train)
+    begin = start(net)
+    kept = fit(holder, begin, SUPERVISED).kept
+    assert kept is not None and kept.velocity is not None and kept.buffers is not None
+    before = clone(begin), clone(kept.velocity), clone(kept.buffers)
+    again = fit(holder, begin, SUPERVISED, kept=kept)
+    assert same(begin, before[0])
+    assert same(kept.velocity, before[1])
+    assert same(kept.buffers, before[2])
+    assert same(fit(holder, begin, SUPERVISED, kept=kept).params, again.params)
+
+
+# By hand: p starts at 1 with target 0 and a = 1, so the gradient is p itself; lr = 0.1.
+
+
+def walk(a: float = 1.0, steps: int = 2, begin: float = 1.0, train: Mapping[str, Any] = {}, **terms: Any) -> float:
+    """Where p ends after some steps on ½·a·p²."""
+    net = point(begin)
+    holder = client(quadratics([[0.0, a]]), net, replace(PLAIN_SGD, steps=steps, **train))
+    return float(fit(holder, start(net), Quadratic(), **terms).params["p"])
+
+
+def test_plain_steps_by_hand() -> None:
+    assert walk() == pytest.approx(0.81, abs=1e-12)  # 1 - 0.1·1 = 0.9; 0.9 - 0.1·0.9
+
+
+def test_momentum_by_hand() -> None:
+    # v = 1: p = 0.9; v = 0.5·1 + 0.9 = 1.4: p = 0.9 - 0.14
+    assert walk(train={"momentum": 0.5}) == pytest.approx(0.76, abs=1e-12)
+    # Nesterov: 1 + 0.5·1: p = 0.85; v = 0.5 + 0.85 = 1.35, step 0.85 + 0.5·1.35 = 1.525: p = 0.85 - 0.1525
+    assert walk(train={"momentum": 0.5, "nesterov": True}) == pytest.approx(0.6975, abs=1e-12)
+
+
+def test_the_proximal_term_by_hand() -> None:
+    # μ = 2: gradient 1 + 2·(1 - 1) = 1: p = 0.9; gradient 0.9 + 2·(0.9 - 1) = 0.7: p = 0.83
+    assert walk(prox=2.0) == pytest.approx(0.83, abs=1e-12)
+
+
+def test_the_correction_by_hand() -> None:
+    # 1 + 0.5: p = 0.85; 0.85 + 0.5: p = 0.715
+    assert walk(correction={"p": torch.tensor([0.5], dtype=torch.float64)}) == pytest.approx(0.715, abs=1e-12)
+
+
+def test_an_extra_term_by_hand() -> None:
+    # the extra term 3·p adds 3 to each gradient: 1 - 0.1·4 = 0.6; 0.6 - 0.1·3.6 = 0.24
+    assert walk(extra=lambda w, batch: 3 * w["p"].sum()) == pytest.approx(0.24, abs=1e-12)
+
+
+def test_the_order_of_terms_by_hand() -> None:
+    # From p = 2 with a = 5, one step: gradient 10 and no pull yet, clipped to 1; + 0.5 correction; + 0.1·2 weight decay
+    terms: dict[str, Any] = {"prox": 3.0, "correction": {"p": torch.tensor([0.5], dtype=torch.float64)}}
+    train = {"clip": 1.0, "weight_decay": 0.1}
+    p = 2 - 0.1 * (1 + 0.5 + 0.2)
+    assert walk(5.0, 1, 2.0, train, **terms) == pytest.approx(p, abs=1e-6)
+    # The second: gradient 5·1.83 and pull 3·(1.83 - 2), together 8.64 and clipped to 1
+    assert walk(5.0, 2, 2.0, train, **terms) == pytest.approx(p - 0.1 * (1 + 0.5 + 0.1 * p), abs=1e-6)
+
+
+def test_the_proximal_term_is_the_gradient_of_half_mu_times_the_squared_distance() -> None:
+    net = build("lenet", (1, 16, 16), 3, width=0.5)
+    holder = client(images(0, 20), net, Training(epochs=2, batch=6, lr=0.05, momentum=0.9))
+    begin = start(net)
+
+    def half_mu_squared_distance(w: Params, batch: Batch) -> Tensor:
+        total: Tensor = sum((w[name] - begin[name]).square().sum() for name in net.trainable)  # type: ignore[assignment]
+        return 0.5 * 3.0 * total
+
+    added = fit(holder, begin, SUPERVISED, extra=half_mu_squared_distance).params
+    pulled = fit(holder, begin, SUPERVISED, prox=3.0).params
+    assert apart(pulled, added) < 1e-6
+    assert apart(pulled, fit(holder, begin, SUPERVISED).params) > 1e-3
+
+
+def test_no_pull_and_no_shift_have_the_bits_of_neither() -> None:
+    net, data = linear(), points(0, 20)
+    holder = client(data, net, Training(batch=6))
+    plain = fit(holder, start(net), SUPERVISED).params
+    assert same(fit(holder, start(net), SUPERVISED, prox=0.0, correction=None).params, plain)
+
+
+@dataclass(frozen=True)
+class SumOfTwo:
+    """½·‖a + b‖²: autograd hands out one tensor as the gradient of both."""
+
+    labels_only = True
+
+    def visit(self, holder: Holder, received: Params, kept: Mapping[str, Tensor]) -> Visit:
+        return Visit(lambda w, batch: Cost(0.5 * (w["a"] + w["b"]).square().sum() + w["c"].sum()))
+
+
+class Three(nn.Module):
+    """Three vectors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = (nn.Parameter(torch.full((2,), value)) for value in (1.0, 2.0, 3.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Their sum."""
+        return self.a + self.b + self.c
+
+
+@pytest.mark.parametrize(
+    "train, prox", [({"weight_decay": 0.5}, 0.0), ({"momentum": 0.5, "nesterov": True}, 0.0), ({"clip": 1.0}, 2.0)]
+)
+def test_gradients_that_share_memory_are_kept_apart(train: dict[str, Any], prox: float) -> None:
+    net = Net(Three)
+    holder = client(points(0, 1), net, replace(PLAIN_SGD, steps=3, **train))
+    trained = fit(holder, start(net), SumOfTwo(), prox=prox).params
+    module = net.module(start(net)).train()
+    settings = {name: train[name] for name in train if name != "clip"}
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1, **settings)
+    begin = start(net)
+    for _ in range(3):
+        optimizer.zero_grad()
+        w = dict(module.named_parameters())
+        pull = sum((w[name] - begin[name]).square().sum() for name in w)
+        (0.5 * (w["a"] + w["b"]).square().sum() + w["c"].sum() + 0.5 * prox * pull).backward()
+        if "clip" in train:
+            torch.nn.utils.clip_grad_norm_(module.parameters(), train["clip"])
+        optimizer.step()
+    assert apart(trained, dict(module.state_dict())) < 1e-6
+
+
+# Schedules.
+
+
+@pytest.mark.parametrize(
+    "schedule, round, expected",
+    [
+        ("constant", 0, 1.0),
+        ("constant", 9, 1.0),
+        ("decay:0.5", 0, 1.0),
+        ("decay:0.5", 3, 0.125),
+        ("cosine", 0, 1.0),
+        ("cosine", 5, cos(pi / 4)),  # half way down a quarter wave
+        ("cosine", 9, cos(pi / 2 * 9 / 10)),  # the last round still learns
+        ("cosine:7/16", 9, cos(7 / 16 * pi * 9 / 10)),
+        ("cosine:0.4375", 9, cos(7 / 16 * pi * 9 / 10)),
+        ("cosine:1", 5, 0.0),
+        ("cosine:1", 9, 0.0),  # never below zero
+    ],
+)
+def test_schedules(schedule: str, round: int, expected: float) -> None:
+    assert learning_rate(Training(lr=2.0, schedule=schedule), round, 10) == pytest.approx(2 * expected, abs=1e-12)
+
+
+def test_warm_up_by_hand() -> None:
+    train = Training(lr=1.0, warmup=4, schedule="cosine")
+    rates = [learning_rate(train, round, 12) for round in range(12)]
+    assert rates[:4] == [0.25, 0.5, 0.75, 1.0]
+    assert rates[4] == 1.0  # the schedule begins where the warm-up ends …
+    assert rates[8] == pytest.approx(cos(pi / 4))  # … and spans the 8 rounds that are left
+    assert rates[4:] == sorted(rates[4:], reverse=True)
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    ["", "cosin", "constant:1", "decay", "decay:", "decay:fast", "cosine:x", "cosine:1/0", "linear:0.1"],
+)
+def test_a_bad_schedule_is_refused_with_a_remedy(schedule: str) -> None:
+    with pytest.raises(TacitError, match="unknown schedule .* choose constant"):
+        learning_rate(Training(schedule=schedule), 1, 10)
+
+
+def test_the_schedule_is_what_steps_go_by() -> None:
+    net = point(1.0)
+    train = replace(PLAIN_SGD, steps=1, schedule="decay:0.5")
+    p = [
+        float(fit(client(quadratics([[0.0, 1.0]]), net, train, round), start(net), Quadratic()).params["p"])
+        for round in (0, 1, 2)
+    ]
+    assert p == pytest.approx([1 - 0.1, 1 - 0.05, 1 - 0.025], abs=1e-12)
+
+
+# Batches.
+
+
+def numbered(labeled: int, unlabeled: int) -> Samples:
+    """Sample k is the number k; the labeled ones come first."""
+    return samples([[float(k)] for k in range(labeled + unlabeled)], [0] * labeled + [-1] * unlabeled)
+
+
+def seen(holder: Holder, **options: Any) -> tuple[list[list[int]], list[list[int]]]:
+    """The numbers in every labeled and every unlabeled batch."""
+    found = list(batches(holder, **options))
+    for batch in found:
+        assert len(batch.x) == len(batch.y)
+        assert batch.index.tolist() == batch.u.flatten().int().tolist()  # numbered: position is content
+    return ([b.x.flatten().int().tolist() for b in found], [b.u.flatten().int().tolist() for b in found])
+
+
+def joined(parts: list[list[int]]) -> list[int]:
+    return [number for part in parts for number in part]
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 13), st.integers(0, 13), st.integers(1, 6), st.none() | st.integers(1, 6))
+def test_an_epoch_visits_every_sample_and_repeats_the_shorter_side(n: int, m: int, size: int, size_u: int) -> None:
+    train = replace(PLAIN_SGD, batch=size, unlabeled_batch=size_u)
+    x, u = seen(client(numbered(n, m), linear(1), train))
+    size_u = size_u or size
+    passes, passes_u = -(-n // size), -(-m // size_u)  # batches in one pass over each side
+    assert len(x) == len(u) == max(passes, passes_u)
+    for parts, everyone, length in ((x, range(n), passes), (u, range(n, n + m), passes_u)):
+        for first in range(0, len(parts) if everyone else 0, max(length, 1)):
+            whole = parts[first : first + length]
+            once = sorted(joined(whole))
+            assert len(set(once)) == len(once)
+            assert len(whole) < length or once == list(everyone)
+
+
+def test_every_pass_has_an_order_of_its_own() -> None:
+    x, _ = seen(client(numbered(12, 0), linear(1), replace(PLAIN_SGD, batch=12, epochs=2)))
+    assert sorted(x[0]) == sorted(x[1]) == list(range(12))
+    assert x[0] != x[1]
+    other, _ = seen(client(numbered(12, 0), linear(1), replace(PLAIN_SGD, batch=12), round=1))
+    assert other[0] != x[0]
+
+
+def test_unlabeled_data_does_not_change_which_labeled_samples_meet() -> None:
+    train = replace(PLAIN_SGD, batch=3)
+    alone, _ = seen(client(numbered(10, 0), linear(1), train))
+    beside, _ = seen(client(numbered(10, 40), linear(1), train))
+    ignoring, nothing = seen(client(numbered(10, 40), linear(1), train), labels_only=True)
+    assert beside[: len(alone)] == alone == ignoring
+    assert joined(nothing) == []
+
+
+def test_steps_replace_epochs() -> None:
+    x, _ = seen(client(numbered(10, 0), linear(1), replace(PLAIN_SGD, epochs=5, steps=7)))
+    assert len(x) == 7
+    assert len(seen(client(numbered(10, 0), linear(1), replace(PLAIN_SGD, epochs=5)))[0]) == 5 * 3
+    assert len(seen(client(numbered(10, 0), linear(1), replace(PLAIN_SGD, steps=7)), once=True)[0]) == 3
+
+
+@pytest.mark.parametrize("data, objective", [(numbered(0, 0), FixMatch()), (numbered(0, 9), SUPERVISED)])
+def test_with_nothing_to_train_on_nothing_happens(data: Samples, objective: Any) -> None:
+    net = linear(1)
+    trained = fit(client(data, net, Training(steps=5)), start(net), objective)
+    assert trained.steps == 0
+    assert same(trained.params, start(net))
+    assert (trained.kept, trained.guesses, trained.metrics) == (None, None, {"steps": 0})
+
+
+def test_kept_momentum_survives_a_visit_with_nothing_to_train_on() -> None:
+    net = linear(1)
+    kept = Kept(velocity={name: torch.ones_like(value) for name, value in start(net).items()})
+    holder = client(numbered(0, 9), net, Training(optimizer="keep"))
+    after = fit(holder, start(net), SUPERVISED, kept=kept).kept
+    assert after is not None and after.velocity is not None and kept.velocity is not None
+    assert same(after.velocity, kept.velocity)
+
+
+def test_metrics_are_means_over_the_steps() -> None:
+    net = linear(2, 2)
+    zero = {name: torch.zeros_like(value) for name, value in start(net).items()}
+    data = samples([[1.0, 0.0], [1.0, 0.0]], [0, 0])
+    holder = client(data, net, Training(batch=1, lr=1.0, momentum=0.0))
+    metrics = fit(holder, zero, SUPERVISED).metrics
+    # Step 1: p = ½, loss ln 2. Its gradient on the logits is (-½, ½): weight and bias of class 0 rise by ½, of
+    # class 1 fall by ½, so step 2 sees logits (1, -1) and p = 1/(1 + e^-2).
+    second = log(1 + torch.e**-2)
+    assert metrics == {"loss_supervised": pytest.approx((log(2) + second) / 2, abs=1e-6), "steps": 2}
+
+
+# EMA, prediction, evaluation.
+
+
+def test_ema_by_hand() -> None:
+    target, online = {"w": torch.tensor([1.0, -2.0])}, {"w": torch.tensor([3.0, 6.0])}
+    # 0.75·1 + 0.25·3 and 0.75·(-2) + 0.25·6
+    assert ema(target, online, 0.75)["w"].tolist() == [1.5, 0.0]
+    assert ema(target, online, 1.0)["w"].tolist() == [1.0, -2.0]
+    assert ema(target, online, 0.0)["w"].tolist() == [3.0, 6.0]
+
+
+@dataclass(frozen=True)
+class Halved(Identity):
+    """Plain views are half the stored numbers, the others useless."""
+
+    def plain(self, x: Tensor) -> Tensor:
+        return x / 2
+
+    def weak(self, x: Tensor, stream: torch.Generator) -> Tensor:
+        raise AssertionError("not asked for")
+
+    strong = weak
+
+
+def test_predict_is_the_softmax_of_plain_views() -> None:
+    net, data = build("cnn", (1, 16, 16), 3, "batch"), images(0, 1100)
+    weights = start(net)
+    before = clone(weights)
+    probabilities = predict(net, weights, data.x, Halved())
+    reference = torch.cat([net.module(weights)(part / 2) for part in data.x.split(500)]).softmax(dim=1)
+    assert torch.equal(probabilities, reference.detach())
+    assert not probabilities.requires_grad
+    assert same(weights, before)
+    assert predict(net, weights, data.x[:0], Halved()).shape == (0, 3)
+
+
+def test_evaluate_by_hand() -> None:
+    net = linear(2, 2)
+    weights = {"fc.weight": torch.eye(2) * 2, "fc.bias": torch.zeros(2)}
+    odds = log(3)  # halved and doubled again: the logits are the stored numbers
+    data = samples([[odds, 0.0], [0.0, odds], [odds, 0.0]], [0, 0, 1])
+    score = evaluate(net, weights, data, Halved(), torch.device("cpu"))
+    # p(class of the larger number) = 3/4: right once, wrong twice
+    assert (score.correct, score.count) == (1, 3)
+    assert score.loss == pytest.approx(-log(3 / 4) - 2 * log(1 / 4), rel=1e-6)
+
+
+def test_scores_of_parts_add_up() -> None:
+    net, data = linear(), points(0, 30)
+    weights, cpu = start(net), torch.device("cpu")
+    parts = [Samples(data.x[i : i + 10], data.y[i : i + 10]) for i in (0, 10, 20)]
+    total = sum((evaluate(net, weights, part, Identity(), cpu) for part in parts), Score())
+    whole = evaluate(net, weights, data, Identity(), cpu)
+    assert (total.correct, total.count) == (whole.correct, whole.count)
+    assert total.loss == pytest.approx(whole.loss, rel=1e-6)
+    assert whole.correct == int((net.module(weights)(data.x).argmax(1) == data.y).sum())
+
+
+# Randomness in layers.
+
+
+def test_dropout_is_reproducible_and_does_not_disturb_the_global_generator() -> None:
+    net = build("cnn", (1, 16, 16), 3)
+    data = images(0, 1)  # one sample: the order of batches can make no difference
+    train = Training(steps=3, lr=0.1)
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    first = fit(client(data, net, train), start(net), SUPERVISED).params
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(2)
+    assert same(fit(client(data, net, train), start(net), SUPERVISED).params, first)
+    assert not same(fit(client(data, net, train, round=1), start(net), SUPERVISED).params, first)
+
+
+# BatchNorm statistics: averaged, kept or recomputed.
+
+
+def normed() -> Net:
+    return build("lenet", (1, 16, 16), 3, "batch", width=0.5)
+
+
+def statistics(net: Net, model: Mapping[str, Tensor]) -> Params:
+    return {name: model[name] for name in net.buffers}
+
+
+def test_averaged_statistics_are_not_remembered_by_the_client() -> None:
+    net = normed()
+    trained = fit(client(images(0, 12), net, Training(buffers="average")), start(net), SUPERVISED)
+    assert trained.kept is None
+    assert not same(statistics(net, trained.params), statistics(net, start(net)))
+
+
+def test_kept_statistics_stay_with_the_client() -> None:
+    net, train = normed(), Training(buffers="keep", lr=0.01)
+    holder = client(images(0, 12), net, train)
+    first = fit(holder, start(net), SUPERVISED)
+    assert first.kept is not None and first.kept.buffers is not None
+    assert same(first.kept.buffers, statistics(net, first.params))
+    received = net.init(Streams(1).at("init"))  # what others made of it meanwhile
+    going_on = fit(holder, received, SUPERVISED, kept=first.kept).params
+    assert same(going_on, fit(holder, received | first.kept.buffers, SUPERVISED).params)
+    averaging = replace(holder, train=replace(train, buffers="average"))
+    assert not same(going_on, fit(averaging, received, SUPERVISED, kept=first.kept).params)
+
+
+def test_the_server_averages_keeps_or_recomputes_statistics() -> None:
+    net, labeled = normed(), images(7, 30)
+    held, one, two = (net.init(Streams(seed).at("init")) for seed in (0, 1, 2))
+    for model, value in ((held, 5.0), (one, 1.0), (two, 4.0)):
+        for name in net.buffers:
+            model[name].fill_(value)
+    merged = {
+        kind: average(server(net, labeled, Training(buffers=kind)), held, [one, two], [1.0, 2.0])
+        for kind in ("average", "keep", "recompute")
+    }
+    weights = {name: (one[name] + 2 * two[name]) / 3 for name in net.trainable}
+    for kind, model in merged.items():
+        assert apart({name: model[name] for name in net.trainable}, weights) < 1e-6, kind
+    for name in net.buffers:
+        assert merged["average"][name].mean().item() == pytest.approx((1 * 1 + 2 * 4) / 3, rel=1e-6)
+        assert merged["keep"][name].eq(5.0).all()
+    by_hand = F.conv2d(labeled.x.float(), weights["conv1.weight"], weights["conv1.bias"])
+    assert torch.allclose(merged["recompute"]["norm1.running_mean"], by_hand.mean((0, 2, 3)), rtol=1e-4)
+    assert torch.allclose(merged["recompute"]["norm1.running_var"], by_hand.transpose(0, 1).flatten(1).var(1), rtol=1e-4)
+
+
+def test_averaging_leaves_its_arguments_alone() -> None:
+    net, labeled = normed(), images(7, 30)
+    held, one = net.init(Streams(0).at("init")), net.init(Streams(1).at("init"))
+    before = clone(held), clone(one)
+    for kind in ("average", "keep", "recompute"):
+        result = average(server(net, labeled, Training(buffers=kind)), held, [one, one])
+        assert apart(sub(result, result), result) > 0
+        assert same(held, before[0])
+        assert same(one, before[1])

@@ -1,0 +1,299 @@
+"""What a batch costs: FixMatch teaches the strong view and only it, and is supervised learning where all is labeled."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from math import log
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from tacit.federation import Samples
+from tacit.learn import Batch, Objective, batches, fit
+from tacit.method import ClientContext, Training
+from tacit.methods.fedavg import FedAvg
+from tacit.nets import Net, build
+from tacit.objectives import FixMatch, Supervised
+from tacit.params import Params, clone
+from tacit.random import Streams
+from tests.toys import PLAIN_SGD, Identity, apart, federation, hide, images, job, linear, points, same, samples
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """Three views that can be told apart, and a note of every look."""
+
+    looks: list[tuple[str, int]] = field(default_factory=list)
+
+    def plain(self, x: Tensor) -> Tensor:
+        self.looks.append(("plain", len(x)))
+        return x * 1.0
+
+    def weak(self, x: Tensor, stream: torch.Generator) -> Tensor:
+        self.looks.append(("weak", len(x)))
+        return x * 2.0
+
+    def strong(self, x: Tensor, stream: torch.Generator) -> Tensor:
+        self.looks.append(("strong", len(x)))
+        return x * 0.5
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+def client(data: Samples, net: Net, train: Training = PLAIN_SGD, views: Any = None) -> ClientContext:
+    return job(FedAvg(), federation([data], views=views), net, train=train).client(0, 0)
+
+
+def start(net: Net) -> Params:
+    return net.init(Streams(0).at("init"))
+
+
+def leaves(model: Params) -> Params:
+    return {name: value.clone().requires_grad_() for name, value in model.items()}
+
+
+def gradient(total: Tensor, w: Params) -> Params:
+    return dict(zip(w, torch.autograd.grad(total, list(w.values()), allow_unused=True), strict=True))
+
+
+def whole(holder: ClientContext) -> Batch:
+    """Everything the client has in one batch."""
+    data = holder.data
+    row, row_u = data.labeled, data.unlabeled
+    return Batch(data.x[row], data.y[row], data.x[row_u], row_u)
+
+
+# A linear net with weight diag(1) and no bias: the logits are the view itself.
+EYE: Params = {"fc.weight": torch.eye(2), "fc.bias": torch.zeros(2)}
+
+
+def test_supervised_by_hand() -> None:
+    data = samples([[log(3), 0.0], [0.0, log(9)]], [0, -1])
+    holder = client(data, linear(2, 2))
+    cost = Supervised().visit(holder, EYE, {}).cost(EYE, whole(holder))
+    assert cost.total.item() == pytest.approx(-log(3 / 4), rel=1e-6)  # the unlabeled sample does not count
+    assert cost.metrics["loss_supervised"] is cost.total
+    assert cost.guesses is None
+
+
+@pytest.mark.parametrize("view, factor", [("plain", 1.0), ("weak", 2.0), ("strong", 0.5)])
+@pytest.mark.parametrize("objective", [Supervised, FixMatch])
+def test_labeled_images_are_looked_at_as_asked(objective: Any, view: str, factor: float) -> None:
+    holder = client(samples([[log(3), 0.0]], [0]), linear(2, 2), views=Scaled())
+    cost = objective(view=view).visit(holder, EYE, {}).cost(EYE, whole(holder))
+    assert cost.total.item() == pytest.approx(-log(3**factor / (3**factor + 1)), rel=1e-6)
+
+
+# FixMatch on one labeled and three unlabeled samples. Weak views double the logits: odds 9, 4 and 1.44, so p = 0.9,
+# 0.8 and 0.59. Strong views halve them: odds √3, √2 and √1.2.
+UNLABELED = [[log(3), 0.0], [0.0, log(2)], [log(1.2), 0.0]]
+MIXED = samples([[log(3), 0.0], *UNLABELED], [1, -1, -1, -1])
+SUPERVISED_PART = -log(1 / (9 + 1))  # the weak view of the labeled sample has odds 9 for the wrong class
+STRONG = [-log(3**0.5 / (3**0.5 + 1)), -log(2**0.5 / (2**0.5 + 1)), -log(1.2**0.5 / (1.2**0.5 + 1))]
+
+
+@pytest.mark.parametrize(
+    "options, unlabeled, kept",
+    [
+        ({"threshold": 0.85}, STRONG[0] / 3, [True, False, False]),
+        ({"threshold": 0.75}, (STRONG[0] + STRONG[1]) / 3, [True, True, False]),
+        ({"threshold": 0.75, "over": "kept"}, (STRONG[0] + STRONG[1]) / 2, [True, True, False]),
+        ({"threshold": 0.0}, sum(STRONG) / 3, [True, True, True]),
+        ({"threshold": 0.95}, 0.0, [False, False, False]),
+        ({"threshold": 0.95, "over": "kept"}, 0.0, [False, False, False]),
+        ({"threshold": 0.75, "weight": 0.0}, (STRONG[0] + STRONG[1]) / 3, [True, True, False]),
+        ({"threshold": 0.75, "weight": 3.0}, (STRONG[0] + STRONG[1]) / 3, [True, True, False]),
+    ],
+    ids=str,
+)
+def test_fixmatch_by_hand(options: dict[str, Any], unlabeled: float, kept: list[bool]) -> None:
+    holder = client(MIXED, linear(2, 2), views=Scaled())
+    cost = FixMatch(**options).visit(holder, EYE, {}).cost(EYE, whole(holder))
+    weight = options.get("weight", 1.0)
+    assert cost.total.item() == pytest.approx(SUPERVISED_PART + weight * unlabeled, rel=1e-5)
+    assert cost.metrics["loss_supervised"].item() == pytest.approx(SUPERVISED_PART, rel=1e-5)
+    assert cost.metrics["loss_unlabeled"].item() == pytest.approx(unlabeled, rel=1e-5)
+    assert cost.metrics["kept"].item() == pytest.approx(sum(kept) / 3)
+    assert cost.guesses is not None
+    assert cost.guesses.index.tolist() == [1, 2, 3]  # positions among all of the client's samples
+    assert cost.guesses.label.tolist() == [0, 1, 0]
+    assert cost.guesses.kept.tolist() == kept
+
+
+def test_the_gradient_goes_through_the_strong_view_and_not_through_the_target() -> None:
+    """Released baselines detach the strong view, and then learn nothing from unlabeled data."""
+    holder = client(samples(UNLABELED, [-1, -1, -1]), linear(2, 2), views=Scaled())
+    w = leaves(EYE)
+    cost = FixMatch(threshold=0.75).visit(holder, EYE, {}).cost(w, whole(holder))
+    found = gradient(cost.total, w)
+    # Σ over the two kept of (p - target) ⊗ strong view, over a batch of three
+    views = torch.tensor(UNLABELED)[:2] * 0.5
+    error = views.softmax(dim=1) - torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    assert torch.allclose(found["fc.weight"], error.T @ views / 3, atol=1e-7)
+    assert torch.allclose(found["fc.bias"], error.sum(0) / 3, atol=1e-7)
+    assert found["fc.weight"].abs().max() > 0.01
+
+
+@pytest.mark.parametrize("labeler", ["local", "global"])
+def test_a_client_without_labels_learns(labeler: Any) -> None:
+    net = linear()
+    holder = client(hide(points(0, 20)), net, Training(lr=0.1))
+    trained = fit(holder, start(net), FixMatch(threshold=0.0, labeler=labeler))
+    assert apart(trained.params, start(net)) > 1e-3
+    assert "loss_supervised" not in trained.metrics
+    assert trained.guesses is not None
+    assert sorted(trained.guesses.index.tolist()) == list(range(20))
+
+
+@pytest.mark.parametrize("labeler", ["local", "global"])
+def test_a_client_that_is_sure_of_nothing_keeps_the_model(labeler: Any) -> None:
+    net = linear()
+    holder = client(hide(points(0, 20)), net, Training(lr=0.1))
+    trained = fit(holder, start(net), FixMatch(threshold=1.0, labeler=labeler))
+    assert trained.steps == 1
+    assert same(trained.params, start(net))
+
+
+@pytest.mark.parametrize("labeler", ["local", "global"])
+@pytest.mark.parametrize("net", [linear(), build("cnn", (1, 16, 16), 3, "batch")], ids=["points", "images"])
+def test_fixmatch_on_labeled_data_has_the_bits_of_supervised(net: Net, labeler: Any) -> None:
+    data = points(0, 20) if net.trainable == ("fc.weight", "fc.bias") else images(0, 20)
+    holder = client(data, net, Training(epochs=2, batch=6))
+    supervised, fixmatch = (
+        fit(holder, start(net), objective) for objective in (Supervised(), FixMatch(labeler=labeler))
+    )
+    assert same(fixmatch.params, supervised.params)
+    assert fixmatch.metrics == supervised.metrics
+    assert fixmatch.guesses is None
+
+
+def test_weight_zero_has_the_gradient_of_supervised() -> None:
+    holder = client(MIXED, linear(2, 2), views=Scaled())
+    w = leaves(EYE)
+    objectives: list[Objective] = [FixMatch(weight=0.0, threshold=0.0), Supervised()]
+    found = [gradient(each.visit(holder, EYE, {}).cost(w, whole(holder)).total, w) for each in objectives]
+    assert apart(*found) == 0.0
+
+
+# Who labels.
+
+FLIPPED: Params = {"fc.weight": -torch.eye(2), "fc.bias": torch.zeros(2)}  # answers the other class throughout
+
+
+def labels(labeler: Any, received: Params, w: Params) -> tuple[list[int], list[bool], Scaled]:
+    views = Scaled()
+    holder = client(samples(UNLABELED, [-1, -1, -1]), linear(2, 2), views=views)
+    visit = FixMatch(threshold=0.7, labeler=labeler).visit(holder, received, {})
+    for _ in range(3):
+        guesses = visit.cost(w, whole(holder)).guesses
+    assert guesses is not None
+    return guesses.label.tolist(), guesses.kept.tolist(), views
+
+
+def test_the_local_labeler_is_the_model_as_it_trains() -> None:
+    assert labels("local", EYE, FLIPPED)[0] == [1, 0, 1]
+    assert labels("local", FLIPPED, EYE)[0] == [0, 1, 0]
+
+
+def test_the_global_labeler_is_the_received_model_on_plain_views() -> None:
+    answer, kept, _ = labels("global", EYE, FLIPPED)
+    assert answer == [0, 1, 0]
+    assert kept == [True, False, False]  # plain views have odds 3, 2 and 1.2: p = 0.75, 0.67 and 0.55
+
+
+def test_the_global_labeler_labels_once() -> None:
+    _, _, views = labels("global", EYE, FLIPPED)
+    assert views.looks == [("plain", 3)] + 3 * [("strong", 3)]
+    _, _, views = labels("local", EYE, FLIPPED)
+    assert views.looks == 3 * [("weak", 3), ("strong", 3)]
+
+
+def test_the_global_labeler_finds_every_sample_in_its_batch() -> None:
+    """Batches are shuffled parts of the data; labels must follow by position."""
+    net = linear()
+    holder = client(hide(points(0, 30), shown=7), net, Training(batch=4))
+    received = start(net)
+    expected = net.apply(received, holder.data.x).argmax(dim=1)
+    visit = FixMatch(labeler="global").visit(holder, received, {})
+    for batch in batches(holder):
+        guesses = visit.cost(received, batch).guesses
+        assert guesses is not None
+        assert torch.equal(guesses.label, expected[guesses.index])
+
+
+@pytest.mark.parametrize("place", ["meta", "cpu"])
+def test_the_global_labeler_may_hold_the_data_elsewhere_than_the_model(place: str) -> None:
+    """No GPU is needed to see it: tensors on the device "meta" refuse to meet tensors on the CPU."""
+    meta = torch.device("meta")
+    holder = replace(client(hide(points(0, 6)), linear()), device=meta)
+    received, w = ({name: value.to(to) for name, value in start(linear()).items()} for to in (place, meta))
+    cost = FixMatch(labeler="global").visit(holder, received, {}).cost(w, next(batches(holder)))
+    assert cost.total.device == meta
+
+
+# Statistics and randomness.
+
+
+def test_labeling_leaves_the_received_model_alone() -> None:
+    net = build("cnn", (1, 16, 16), 3, "batch")
+    received = start(net)
+    before = clone(received)
+    fit(client(hide(images(0, 12), shown=4), net), received, FixMatch(labeler="global"))
+    assert same(received, before)
+
+
+@dataclass(frozen=True)
+class Noisy(Identity):
+    """Weak and strong views with noise from their streams."""
+
+    def weak(self, x: Tensor, stream: torch.Generator) -> Tensor:
+        return x + torch.randn(x.shape, generator=stream)
+
+    strong = weak
+
+
+def test_unlabeled_data_does_not_change_how_labeled_images_are_augmented() -> None:
+    net = linear()
+    seen: list[Tensor] = []
+
+    def spy(real: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def watched(w: Params, x: Tensor, train: bool = False) -> Tensor:
+            seen.append(x)
+            return real(w, x, train)
+
+        return watched
+
+    net.apply = spy(net.apply)  # type: ignore[method-assign]
+    alone, beside = points(0, 4), Samples(torch.cat([points(0, 4).x] * 2), torch.tensor([*points(0, 4).y, -1, -1, -1, -1]))
+    for data in (alone, beside):
+        fit(client(data, net, views=Noisy()), start(net), FixMatch())
+    assert len(seen) == 1 + 3
+    assert torch.equal(seen[0], seen[1])
+
+
+def test_a_visit_is_repeatable() -> None:
+    net = linear()
+    holder = client(hide(points(0, 20), shown=5), net, views=Noisy())
+    objective = FixMatch(threshold=0.4)
+    first = fit(holder, start(net), objective)
+    assert same(fit(holder, start(net), objective).params, first.params)
+    assert not same(fit(replace(holder, round=1), start(net), objective).params, first.params)
+
+
+def test_supervised_takes_labels_only_and_fixmatch_everything() -> None:
+    assert Supervised().labels_only
+    assert not FixMatch().labels_only
+    net = linear()
+    holder = client(hide(points(0, 20), shown=5), net)
+    assert fit(holder, start(net), Supervised()).steps == 2  # ⌈5/4⌉
+    assert fit(holder, start(net), FixMatch()).steps == 4  # ⌈15/4⌉
+
+
+def test_cross_entropy_of_one_labeled_batch_is_torch() -> None:
+    net, data = linear(), points(0, 4)
+    holder = client(data, net)
+    cost = FixMatch().visit(holder, start(net), {}).cost(start(net), whole(holder))
+    assert cost.total.item() == F.cross_entropy(net.apply(start(net), data.x), data.y).item()

@@ -1,0 +1,229 @@
+"""Small problems whose answers are known: a federation of a few numbers, and quadratics with an exact optimum."""
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tacit.engines.inline import InlineCourier
+from tacit.engines.loop import Courier, Job, Position, Record, play
+from tacit.engines.memory import Memories
+from tacit.federation import UNLABELED, Federation, Samples, ServerData, Views
+from tacit.learn import Batch, Cost, Visit
+from tacit.method import Holder, Method, Training
+from tacit.nets import Net, build
+from tacit.params import Params, equal
+from tacit.random import Streams
+
+torch.set_num_threads(1)  # as every worker does
+
+PLAIN_SGD = Training(epochs=1, batch=4, lr=0.1, momentum=0.0)
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Views that change nothing: stored numbers as floats."""
+
+    def plain(self, x: Tensor) -> Tensor:
+        """The numbers."""
+        return x if x.is_floating_point() else x.float()
+
+    def weak(self, x: Tensor, stream: torch.Generator) -> Tensor:
+        """The numbers."""
+        return self.plain(x)
+
+    def strong(self, x: Tensor, stream: torch.Generator) -> Tensor:
+        """The numbers."""
+        return self.plain(x)
+
+
+def samples(x: Sequence[Any], y: Sequence[int], dtype: torch.dtype = torch.float32) -> Samples:
+    """Samples from plain lists."""
+    return Samples(torch.tensor(x, dtype=dtype), torch.tensor(y, dtype=torch.int64))
+
+
+def points(seed: int, n: int, classes: int = 3, features: int = 4) -> Samples:
+    """Labeled random points: class k lies around the k-th unit vector."""
+    stream = torch.Generator().manual_seed(seed)
+    y = torch.randint(classes, (n,), generator=stream)
+    return Samples(torch.eye(classes, features)[y] + 0.3 * torch.randn(n, features, generator=stream), y)
+
+
+def images(seed: int, n: int, classes: int = 3, side: int = 16) -> Samples:
+    """Labeled uint8 images (n, 1, side, side): class k is a bright band at its own height, in noise."""
+    stream = torch.Generator().manual_seed(seed)
+    y = torch.arange(n) % classes
+    x = torch.randint(0, 100, (n, 1, side, side), generator=stream)
+    for row in range(n):
+        x[row, 0, int(y[row]) * side // classes :][: side // classes] += 150
+    return Samples(x.to(torch.uint8), y)
+
+
+def hide(given: Samples, shown: int = 0) -> Samples:
+    """The same samples, but only the first `shown` keep their label."""
+    y = given.y.clone()
+    y[shown:] = UNLABELED
+    return Samples(given.x, y)
+
+
+def federation(
+    clients: Sequence[Samples],
+    server: Samples | None = None,
+    test: Samples | None = None,
+    validation: Samples | None = None,
+    views: Views | None = None,
+    truth: Tensor | None = None,
+) -> Federation:
+    """These clients; the server holds nothing and the first client's inputs are the test set unless given."""
+    pool = Samples(torch.cat([each.x for each in clients]), torch.cat([each.y for each in clients]))
+    nothing = Samples(pool.x[:0], pool.y[:0])
+    test = test or Samples(clients[0].x, torch.zeros_like(clients[0].y))
+    return Federation(
+        pool=pool,
+        order=torch.arange(len(pool)),
+        starts=torch.tensor([0, *torch.tensor([len(each) for each in clients]).cumsum(0).tolist()]),
+        server=ServerData(server or nothing, validation or nothing),
+        test=test,
+        classes=tuple(f"class {k}" for k in range(3)),
+        views=views or Identity(),
+        truth=truth,
+    )
+
+
+def linear(features: int = 4, classes: int = 3) -> Net:
+    """Logistic regression on points."""
+    return build("linear", (features,), classes)
+
+
+def job(
+    method: Method[Any, Any, Any, Any],
+    data: Federation,
+    net: Net,
+    *,
+    rounds: int = 3,
+    seed: int = 0,
+    train: Training = PLAIN_SGD,
+    server_train: Training | None = None,
+    cohort: int | None = None,
+    **options: Any,
+) -> Job:
+    """A job with all clients in every round, unless said otherwise; the server trains as the clients do."""
+    return Job(
+        method=method,
+        net=net,
+        federation=data,
+        streams=Streams(seed),
+        rounds=rounds,
+        cohort=cohort or data.clients,
+        train=train,
+        server_train=server_train or train,
+        **options,
+    )
+
+
+@dataclass(frozen=True)
+class Moment:
+    """How things stand after a round; `memories` are the committed ones."""
+
+    record: Record
+    state: Any
+    memories: Mapping[int, Any]
+
+
+def rounds(given: Job, strict: bool = True, courier: type[InlineCourier] = InlineCourier) -> Iterator[Moment]:
+    """Play a job in this process; `strict` sends everything through the wire."""
+    with tempfile.TemporaryDirectory() as folder:
+        position = Position(Memories(Path(folder), 1 << 30))
+        carrier: Courier = courier(given, strict)
+        if isinstance(carrier, EagerCourier):
+            carrier.memories = position.memories
+        for record in play(given, carrier, position):
+            stored = {k: position.memories.get(k) for k in range(given.federation.clients)}
+            memories = {k: given.codec.decode(data) for k, data in stored.items() if data is not None}
+            yield Moment(record, position.state, memories)
+
+
+@dataclass(frozen=True)
+class Played:
+    """A finished job: its final state and memories, and the records of all rounds."""
+
+    state: Any
+    memories: Mapping[int, Any]
+    records: list[Record]
+
+
+def play_all(given: Job, strict: bool = True, courier: type[InlineCourier] = InlineCourier) -> Played:
+    """Play a job to its end."""
+    moments = list(rounds(given, strict, courier))
+    return Played(moments[-1].state, moments[-1].memories, [moment.record for moment in moments])
+
+
+class EagerCourier(InlineCourier):
+    """The mistake the engine avoids: a client's memory is kept although its upload may get lost afterwards."""
+
+    memories: Memories
+
+    def exchange(self, round: int, parcels: Mapping[int, Any]) -> Mapping[int, Any]:
+        """Every client's outcome, each memory committed at once."""
+        outcomes = super().exchange(round, parcels)
+        self.memories.commit(round, {k: reply.memory for k, reply in outcomes.items()})
+        return outcomes
+
+
+# Quadratics. A sample is a row [target, a]: its cost is ½·a·‖p - target‖², in float64 so that "exact" means 1e-12.
+
+
+class Point(nn.Module):
+    """One parameter vector p and nothing else."""
+
+    def __init__(self, start: Sequence[float]) -> None:
+        """`start` is p at the beginning, whatever the random stream."""
+        super().__init__()
+        self.p = nn.Parameter(torch.tensor(start, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """p for every input, so that there is something to evaluate."""
+        return self.p.expand(len(x), -1)
+
+
+@dataclass(frozen=True)
+class Quadratic:
+    """Mean over the batch of ½·a·‖p - target‖², so the gradient at p is a·(p - target)."""
+
+    labels_only = True
+
+    def visit(self, holder: Holder, received: Params, kept: Mapping[str, Tensor]) -> Visit:
+        """Nothing to prepare."""
+
+        def cost(w: Params, batch: Batch) -> Cost:
+            target, a = batch.x[:, :-1], batch.x[:, -1]
+            return Cost((0.5 * a * (w["p"] - target).square().sum(dim=1)).mean())
+
+        return Visit(cost)
+
+
+def quadratics(*clients: Sequence[Sequence[float]], server: Sequence[Sequence[float]] | None = None) -> Federation:
+    """A federation of rows [target, a], one list of rows per client."""
+    held = [samples(rows, [0] * len(rows), torch.float64) for rows in clients]
+    at_server = None if server is None else samples(server, [0] * len(server), torch.float64)
+    return federation(held, at_server)
+
+
+def point(*start: float) -> Net:
+    """The network of a quadratic problem."""
+    return Net(lambda: Point(start))
+
+
+def same(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> bool:
+    """Whether two models have the same names, shapes and bits."""
+    return all(a[name].shape == b[name].shape for name in a.keys() & b.keys()) and equal(a, b)
+
+
+def apart(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
+    """The largest difference between two models' numbers."""
+    assert a.keys() == b.keys()
+    return max(float((a[name] - b[name]).abs().max()) for name in a)
