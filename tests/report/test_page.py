@@ -209,6 +209,14 @@ def test_a_page_is_written_whole_and_nothing_else(tmp_path: Path) -> None:
     assert [found.name for found in path.parent.iterdir()] == ["report.html"]
 
 
+def test_who_reads_the_old_page_reads_it_to_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    path.write_text("old", encoding="utf-8")
+    with path.open(encoding="utf-8") as reader:
+        write([a_run(tmp_path / "run", [0.5])], path)
+        assert reader.read() == "old"
+
+
 def test_an_old_page_stays_when_the_new_one_can_not_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs, path = [a_run(tmp_path / "run", [0.5])], tmp_path / "out" / "report.html"
     path.parent.mkdir()

@@ -113,15 +113,16 @@ def test_markdown_of_a_leader_is_bold_and_explained(tmp_path: Path) -> None:
 
 def test_the_terminal_table_fits_80_columns_and_cuts_no_number(tmp_path: Path) -> None:
     heavy = record(9999, 1.0, steps=999_999, seconds=5990.0, bytes_up=888_800_000, bytes_down=888_800_000)
-    slow = heavy | {"accuracy": 0.0}
+    light = heavy | {"accuracy": 0.0, "seconds": 4790.0}  # 79.8 min
     runs = [
-        load(write_run(tmp_path / str(seed), [line], seed=seed), LONG) for seed, line in enumerate((heavy, slow))
+        load(write_run(tmp_path / str(seed), [line], seed=seed), LONG) for seed, line in enumerate((heavy, light))
     ] + two_seeds(tmp_path, "labels only", 0.5, 0.6)
     text = printed(runs)
     assert max(map(len, text.splitlines())) <= 80
-    for number in ("50.0 ± 70.7", "55.0 ± 7.1", "999,999", "888.8 MB", "99.8 min"):
+    for number in ("50.0 ± 70.7", "55.0 ± 7.1", "999,999", "888.8 MB", " 89.8 min"):
         assert number in text
     assert "…" not in text
+    assert text.count("±") == 2 * 2 + 1  # two accuracies in two rows, and the caption
     label_column = [line[:14].strip() for line in text.splitlines()]
     assert LONG.replace(" ", "") in "".join(label_column).replace(" ", "")
 

@@ -150,5 +150,5 @@ def _details(label: str, config: str, seeds: Sequence[int]) -> str:
     numbers = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
     return (
         f"<details>\n<summary>{escape(label)}, {numbers}</summary>\n"
-        f"<pre tabindex='0'><code>{config}</code></pre>\n</details>"
+        f"<pre tabindex='0'><code>{escape(config)}</code></pre>\n</details>"
     )
