@@ -78,15 +78,35 @@ def test_every_sample_is_in_one_place(
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_the_seed_decides(place: dict[str, Any]) -> None:
-    first, again, other = (make(seed=seed, validation=20, **place) for seed in (1, 1, 2))
+@pytest.mark.parametrize("validation", [0, 20])
+def test_the_seed_decides(place: dict[str, Any], validation: int) -> None:
+    first, again, other = (make(seed=seed, validation=validation, **place) for seed in (1, 1, 2))
     assert first.hash() == again.hash()
     assert first.hash() != other.hash()
-    assert not np.array_equal(first.validation, other.validation)
-    if place["labels"] == "server":
-        assert not np.array_equal(first.server, other.server)
-    else:
-        assert not np.array_equal(first.labeled, other.labeled)
+
+
+def test_the_seed_decides_each_draw() -> None:
+    def drawn(seed: int) -> list[Indices]:
+        alone = make(seed=seed, clients=1, labels="client", per_class=10)  # the only client holds everything
+        return [
+            make(seed=seed, labels="server", per_class=10).server,
+            make(seed=seed, labels="all", validation=20).validation,
+            make(seed=seed, labels="all").clients[0],
+            np.flatnonzero(alone.labeled),
+        ]
+
+    assert not any(np.array_equal(a, b) for a, b in zip(drawn(1), drawn(2), strict=True))
+
+
+def test_clients_draw_apart() -> None:
+    result = make(labels="client", label_fraction=0.5, clients=2)
+    first, second = (result.labeled[part] for part in result.clients)
+    assert not np.array_equal(first, second)
+
+
+def test_any_class_may_get_one_more() -> None:
+    extra = {np.argmax(per_class(EVEN, make(seed=seed, labels="server", n_labels=6).server)) for seed in range(40)}
+    assert extra == set(range(CLASSES))
 
 
 def test_server_labels_are_even_over_classes() -> None:

@@ -198,12 +198,15 @@ def _labeled_clients(clients: int, part: float, streams: Streams) -> list[int]:
 def _client_labels(y: Indices, held: dict[int, Indices], budget: Budget, streams: Streams) -> Indices:
     """The samples that show their label, out of those `held` by the clients that show any."""
     known = {k: part[y[part] != UNLABELED] for k, part in held.items()}
+    if budget.everything:
+        return np.concatenate(list(known.values()))
     shares = _shares(np.array([len(part) for part in known.values()]), budget, streams)
     shown = [
         _labels_of_client(y, part, budget, share, streams.numpy_at("client labels", client=k))
         for (k, part), share in zip(known.items(), shares.tolist(), strict=True)
+        if share
     ]
-    if not any(map(len, shown)):
+    if not shown:
         raise TacitError("no client would have a single label: ask for more labels, or use fewer clients")
     return np.concatenate(shown)
 
