@@ -20,7 +20,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
@@ -110,7 +110,12 @@ def make_job(workload: Workload, data: Federation, method: Method[Any, Any, Any,
 
 
 class Racer(Protocol):
-    """Something that plays rounds when it is its turn."""
+    """Something that plays rounds when it is its turn, in this process and in `workers`."""
+
+    @property
+    def workers(self) -> Sequence[int]:
+        """The ids of its processes."""
+        ...
 
     def play(self, rounds: int) -> float:
         """Play so many rounds; the seconds they took."""
@@ -126,7 +131,7 @@ class Ours:
 
     def __init__(self, job: Job) -> None:
         """Start the workers and play the first round."""
-        began = time.perf_counter()
+        began, others = time.perf_counter(), set(multiprocessing.active_children())
         self._folder = tempfile.TemporaryDirectory(prefix="tacit-bench-")
         self.scratch = Path(self._folder.name)
         self.memories = Memories(self.scratch, 10**9)
@@ -134,6 +139,7 @@ class Ours:
         self._rounds = play(job, self.courier, Position(self.memories))
         next(self._rounds)
         self.first = time.perf_counter() - began
+        self.workers = [child.pid for child in multiprocessing.active_children() if child.pid and child not in others]
 
     def play(self, rounds: int) -> float:
         """Play so many rounds; the seconds they took."""
@@ -188,14 +194,15 @@ class Bare:
             theirs.close()
             self._processes.append(process)
             self._connections.append(ours)
-        self.cpu = 0.0
+        self.workers = [process.pid for process in self._processes if process.pid]
 
     def play(self, rounds: int) -> float:
         """So many rounds, without a pause between them; the seconds until the last process is done."""
         began = time.perf_counter()
         for connection in self._connections:
             connection.send(rounds)
-        self.cpu += sum(connection.recv() for connection in self._connections)
+        for connection in self._connections:
+            connection.recv()
         return time.perf_counter() - began
 
     def close(self) -> None:
@@ -206,44 +213,64 @@ class Bare:
 
 
 def _bare(workload: Workload, x: Tensor, y: Tensor, onednn: bool, connection: Connection) -> None:
-    """An ordinary training loop on floats in memory; answers with the processor time it took."""
+    """An ordinary training loop on floats in memory; answers when it is done."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     module = nets.Cnn(SHAPE, 10, "none", 1.0).train()
     optimizer = torch.optim.SGD(module.parameters(), lr=workload.lr, momentum=workload.momentum)
     batches = list(zip(x.split(workload.batch), y.split(workload.batch), strict=True))
-    with torch.backends.mkldnn.flags(enabled=onednn):
-        while True:
-            rounds, began = connection.recv(), time.process_time()
-            for _ in range(rounds * workload.cohort // WORKERS):
-                for inputs, labels in batches:
-                    optimizer.zero_grad()
-                    cross_entropy(module(inputs), labels).backward()
-                    optimizer.step()
-            connection.send(time.process_time() - began)
+    torch._C._set_mkldnn_enabled(onednn)  # the public context manager warns about GPUs there are not
+    while True:
+        for _ in range(connection.recv() * workload.cohort // WORKERS):
+            for inputs, labels in batches:
+                optimizer.zero_grad()
+                cross_entropy(module(inputs), labels).backward()
+                optimizer.step()
+        connection.send("done")
 
 
 # --- how it is measured -----------------------------------------------------------------------------------------------
 
 
-def race(racers: Mapping[str, Racer], rounds: int, block: int) -> dict[str, list[float]]:
-    """Seconds per round of each racer in each block, all taking turns."""
+@dataclass(frozen=True)
+class Times:
+    """What each block took per round: seconds on the clock, and seconds of processor over all processes."""
+
+    clock: list[float] = field(default_factory=list)
+    processor: list[float] = field(default_factory=list)
+
+
+def race(racers: Mapping[str, Racer], rounds: int, block: int) -> dict[str, Times]:
+    """The times of each racer, all taking turns in blocks of a few rounds."""
     for racer in racers.values():
         racer.play(1)
-    times = defaultdict(list)
+    times = {name: Times() for name in racers}
     for _ in range(max(1, round(rounds / block))):
         for name, racer in racers.items():
-            times[name].append(racer.play(block) / block)
-    return dict(times)
+            before = processor(racer.workers)
+            times[name].clock.append(racer.play(block) / block)
+            times[name].processor.append((processor(racer.workers) - before) / block)
+    return times
 
 
-def table(times: Mapping[str, Sequence[float]], workload: Workload, limit: str) -> dict[str, float]:
+def processor(workers: Sequence[int]) -> float:
+    """Seconds of processor this process and these workers have used."""
+    used = time.process_time()
+    for worker in workers:
+        with suppress(OSError):  # a peer's process may just have ended
+            numbers = Path(f"/proc/{worker}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+            used += (int(numbers[11]) + int(numbers[12])) / os.sysconf("SC_CLK_TCK")
+    return used
+
+
+def table(times: Mapping[str, Times], workload: Workload, limit: str) -> dict[str, float]:
     """Print every block and the medians; each racer's samples per second as a ratio to the limit's."""
-    ratios = {name: median(times[limit]) / median(blocks) for name, blocks in times.items()}
-    for name, blocks in times.items():
-        each = " ".join(f"{seconds:.3f}" for seconds in blocks)
-        speed = workload.per_round / median(blocks)
-        print(f"{name:<22} {median(blocks):7.3f} s/round {speed:8.0f} samples/s {ratios[name]:6.3f}  ({each})")
+    ratios = {name: median(times[limit].clock) / median(taken.clock) for name, taken in times.items()}
+    for name, taken in times.items():
+        seconds, used = median(taken.clock), median(taken.processor)
+        print(f"{name}: {ratios[name]:.3f} of the limit, {workload.per_round / seconds:.0f} samples/s,", end=" ")
+        print(f"{seconds:.3f} s/round; by processor time {median(times[limit].processor) / used:.3f}, {used:.3f} s")
+        print(f"    blocks: {' '.join(f'{seconds:.3f}' for seconds in taken.clock)}")
     return ratios
 
 
@@ -297,11 +324,11 @@ def anatomy(workload: Workload, data: Federation, rounds: int) -> dict[str, floa
             trained = sum(visit["ended"] - visit["began"] for visit in visits)
             idle = sum(last - end for end in ends.values())
             messages = encode + workload.cohort * (decode + (encode + decode) / WORKERS)
-            shares["a worker idle while the last client ends"].append(idle / WORKERS / took)
-            shares["before the first client and after the last"].append(1 - (last - first) / took)
-            shares["between clients"].append((last - first - (trained + idle) / WORKERS) / took)
-            shares["of these: encode and decode"].append(messages / took)
-            shares["of these: merge"].append(merge / took)
+            shares["what comes before the first client and after the last"].append(1 - (last - first) / took)
+            shares["what comes between clients"].append((last - first - (trained + idle) / WORKERS) / took)
+            shares["workers that idle while the last client ends"].append(idle / WORKERS / took)
+            shares["encode and decode, in the first two"].append(messages / took)
+            shares["merge, in the first"].append(merge / took)
     return {name: median(values) for name, values in shares.items()}
 
 
@@ -368,6 +395,16 @@ class Peer:
             start_new_session=True,
         )
 
+    @property
+    def workers(self) -> list[int]:
+        """Every process that carries its mark: Ray's do not stay in the process group."""
+        marked = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if self._mark.encode() in (folder / "environ").read_bytes().split(b"\0"):
+                    marked.append(int(folder.name))
+        return marked
+
     def play(self, rounds: int) -> float:
         """Play so many rounds; the seconds they took."""
         assert self._process.stdin
@@ -380,15 +417,14 @@ class Peer:
         raise RuntimeError(f"it ended: {Path(self._log.name).read_text()[-2000:]}")
 
     def close(self) -> None:
-        """Let it end by itself for a moment, then end whatever carries its mark: Ray leaves the process group."""
+        """Let it end by itself for a moment, then end whatever is left of it."""
         assert self._process.stdin
         with suppress(OSError, subprocess.TimeoutExpired):
             self._process.stdin.close()
             self._process.wait(timeout=15)
-        for folder in Path("/proc").iterdir():
-            with suppress(OSError):
-                if folder.name.isdigit() and self._mark.encode() in (folder / "environ").read_bytes().split(b"\0"):
-                    os.kill(int(folder.name), signal.SIGKILL)
+        for process in self.workers:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
         self._process.wait()
         self._log.close()
         self._scratch.cleanup()
@@ -424,10 +460,10 @@ def w1(options: argparse.Namespace) -> None:
         ours = stack.enter_context(closing(Ours(make_job(W1, data))))
         times = race({"ours": ours, "limit": limit, "limit without oneDNN": faster}, options.rounds, block=3)
         ratio = table(times, W1, "limit")["ours"]
-        steady = median(times["ours"])
+        steady = median(times["ours"].clock)
         print(f"start-up: {ours.first - steady:.2f} s in this process, {new_process() - steady:.2f} s in a new one")
         for name, share in anatomy(W1, data, rounds=9).items():
-            print(f"lost {name}: {share:.1%}")
+            print(f"lost to {name}: {share:.2%}")
         if options.peers:
             for name, found in ({"ours": ratio} | race_peers(W1, limit, blocks=4)).items():
                 print(f"{name}: {found:.2f} of the limit")

@@ -46,9 +46,11 @@ def test_names_never_run_into_each_other(one: tuple[int, str, int, int], two: tu
     assert (numbers[0] == numbers[1]) == (one == two)
 
 
-def test_round_and_client_do_not_change_places() -> None:
+def test_parts_of_a_name_do_not_change_places_or_flow_together() -> None:
     assert draw(round=1, client=2) != draw(round=2, client=1)
-    assert Streams(1).number("a", round=12) != Streams(1).number("a", round=1, client=2)
+    assert draw(round=1, client=23) != draw(round=12, client=3)
+    assert draw(seed=1, use="2a") != draw(seed=12, use="a")
+    assert draw(use="a1", round=2) != draw(use="a", round=12)
 
 
 def test_the_order_of_asking_does_not_matter() -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tacit.engines.inline import InlineCourier
-from tacit.engines.loop import Courier, Job, Position, Record, play
+from tacit.engines.loop import Arrived, Courier, Job, Position, Record, play
 from tacit.engines.memory import Memories
 from tacit.federation import UNLABELED, Federation, Samples, ServerData, Views
 from tacit.learn import Batch, Cost, Visit
@@ -125,6 +125,11 @@ def job(
     )
 
 
+def visit(given: Job, client: int, down: object, memory: object = None, round: int = 0) -> Any:
+    """The reply of one client."""
+    return given.method.client_update(given.client(round, client), memory, down)
+
+
 @dataclass(frozen=True)
 class Moment:
     """How things stand after a round; `memories` are the committed ones."""
@@ -170,7 +175,8 @@ class EagerCourier(InlineCourier):
     def exchange(self, round: int, parcels: Mapping[int, Any]) -> Mapping[int, Any]:
         """Every client's outcome, each memory committed at once."""
         outcomes = super().exchange(round, parcels)
-        self.memories.commit(round, {k: reply.memory for k, reply in outcomes.items()})
+        replies = {k: outcome for k, outcome in outcomes.items() if isinstance(outcome, Arrived)}
+        self.memories.commit(round, {k: reply.memory for k, reply in replies.items() if reply.memory is not None})
         return outcomes
 
 

@@ -6,10 +6,11 @@ known by `module:Class`.
 
 import importlib
 import inspect
+import math
 import pkgutil
 import tokenize
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
 from io import StringIO
 from typing import Any, get_type_hints
@@ -22,6 +23,12 @@ from tacit.data import partition, sources
 from tacit.errors import TacitError, unknown
 from tacit.method import Method
 from tacit.objectives import OBJECTIVES
+
+# What a user's own class must offer to serve as one.
+_PARTS = {
+    "method": ("needs", "start", "send", "client_update", "merge", "model"),
+    "objective": ("labels_only", "visit"),
+}
 
 
 @dataclass(frozen=True)
@@ -71,9 +78,9 @@ def build_method(name: str, values: Mapping[str, Any], objective: Mapping[str, A
         raise TacitError(f"{first} brings its own objective: use it without '+{second or 'objective settings'}'")
     settings = check(kind, values, "method", hidden=["objective"])
     if composes:
-        chosen = _find("objective", second, OBJECTIVES) if plus else _default_objective(kind)
-        settings["objective"] = chosen(**check(chosen, objective, "objective"))
-    method: Method[Any, Any, Any, Any] = kind(**settings)
+        chosen = _find("objective", second, OBJECTIVES) if plus else _default_objective(first, kind)
+        settings["objective"] = chosen(**_complete(chosen, check(chosen, objective, "objective"), "objective"))
+    method: Method[Any, Any, Any, Any] = kind(**_complete(kind, settings, "method"))
     return method
 
 
@@ -83,11 +90,22 @@ def method_kinds(name: str) -> tuple[type, type | None]:
     kind = _find("method", first, methods())
     if not any(item.name == "objective" for item in fields(kind)):
         return kind, None
-    return kind, _find("objective", second, OBJECTIVES) if plus else _default_objective(kind)
+    return kind, _find("objective", second, OBJECTIVES) if plus else _default_objective(first, kind)
 
 
-def _default_objective(kind: Any) -> type:
-    return type(next(item.default for item in fields(kind) if item.name == "objective"))
+def _default_objective(name: str, kind: Any) -> Any:
+    default = next(item.default for item in fields(kind) if item.name == "objective")
+    if default is MISSING:
+        raise TacitError(f"{name} needs an objective: write {name}+fixmatch or another of `tacit ls objectives`")
+    return type(default)
+
+
+def _complete(kind: type, values: dict[str, Any], path: str) -> dict[str, Any]:
+    """`values`, if they hold every field that has no default."""
+    for item in fields(kind):
+        if item.default is MISSING and item.default_factory is MISSING and item.name not in values:
+            raise TacitError(f"{path}.{item.name} has no default: set it with --set {path}.{item.name}=VALUE")
+    return values
 
 
 def _find(what: str, name: str, known: Mapping[str, type]) -> Any:
@@ -95,7 +113,12 @@ def _find(what: str, name: str, known: Mapping[str, type]) -> Any:
         if name not in known:
             raise unknown(what, name, known)
         return known[name]
-    return own.load(what, name)
+    kind = own.load(what, name)
+    if not isinstance(kind, type) or not is_dataclass(kind):
+        raise TacitError(f"{name} can not serve as {what}: name a frozen dataclass")
+    if missing := [part for part in _PARTS[what] if not hasattr(kind, part)]:
+        raise TacitError(f"{name} can not serve as {what}: give it {', '.join(missing)}")
+    return kind
 
 
 def check(kind: type, values: Mapping[str, Any], path: str, hidden: Iterable[str] = ()) -> dict[str, Any]:
@@ -106,13 +129,15 @@ def check(kind: type, values: Mapping[str, Any], path: str, hidden: Iterable[str
     for name, value in values.items():
         if name not in known:
             raise unknown(f"setting in {path}", name, known) if known else TacitError(f"{path} has no settings")
+        where = f"{path}.{name}" if path else name
         try:
             checked[name] = TypeAdapter(hints[name]).validate_python(value)
         except ValidationError as error:
             reason = "; ".join(dict.fromkeys(problem["msg"] for problem in error.errors()))
             reason = reason.replace("Input should", "it should")
-            where = f"{path}.{name}" if path else name
             raise TacitError(f"{where} = {value!r} is not possible: {reason}") from error
+        if isinstance(checked[name], float) and not math.isfinite(checked[name]):
+            raise TacitError(f"{where} = {value!r} is not possible: it should be a finite number")
     return checked
 
 

@@ -1,12 +1,14 @@
 """The command line. Every mistake of its user is one sentence and exit code 2; nothing is lost."""
 
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from tacit.errors import TacitError, unknown
@@ -44,7 +46,7 @@ def list_names(kind: Annotated[str | None, typer.Argument(help=", ".join(KINDS))
     for each in [kind] if kind else KINDS:
         table = Table(title=each, title_justify="left", title_style="bold", box=None, show_header=False)
         for name, about in listing(each).items():
-            table.add_row(f"  {name}", about)
+            table.add_row(escape(f"  {name}"), escape(about))
         console.print(table)
 
 
@@ -61,16 +63,16 @@ def show(method: Annotated[str, typer.Argument(help="fedavg, fedavg+fixmatch, my
             continue
         source = inspect.getmodule(kind)
         about = (source.__doc__ if source and section == "method" else "") or ""
-        console.print(
-            f"[bold]{kind.__name__}[/bold]  {about.strip().splitlines()[0] if about else ''}", highlight=False
-        )
-        console.print(inspect.getdoc(kind), highlight=False)
+        title = about.strip().splitlines()[0] if about.strip() else ""
+        console.print(f"[bold]{kind.__name__}[/bold]  {escape(title)}", highlight=False)
+        console.print(inspect.getdoc(kind), highlight=False, markup=False)
         table = Table(box=None, padding=(0, 2, 0, 0))
         for column in ("setting", "default", "meaning"):
             table.add_column(column, no_wrap=column != "meaning")
         for item in settings(kind):
             if item.name != "objective":
-                table.add_row(f"{section}.{item.name}", json.dumps(item.default), item.comment)
+                default = json.dumps(item.default, default=str)
+                table.add_row(f"{section}.{item.name}", escape(default), escape(item.comment))
         console.print(table)
         console.print()
 
@@ -141,11 +143,11 @@ def compare(
     extra = dict(map(configs.parse_assignment, set or []))
     folder = out or Path("runs") / f"compare-{config.stem}"
     console = Console()
-    names, numbers = _names(methods, "--methods"), [_integer(seed) for seed in _names(seeds, "--seeds")]
+    names, numbers = _names(methods, "--methods"), list(dict.fromkeys(map(_integer, _names(seeds, "--seeds"))))
     runs = play_all(base, extra, names, numbers, folder, "quiet" if quiet else "auto", console)
     console.print(tables.to_rich(tables.summarise(runs), f"{config.stem}, seeds {seeds}"))
     page.write(runs, folder / "report.html", f"tacit compare {config} --methods {methods} --seeds {seeds}")
-    console.print(f"report: {folder / 'report.html'}", highlight=False, soft_wrap=True)
+    console.print(f"report: {folder / 'report.html'}", highlight=False, markup=False, soft_wrap=True)
 
 
 @app.command()
@@ -154,7 +156,7 @@ def report(folders: list[Path], out: Annotated[Path, typer.Option("--out", "-o")
     from tacit.report import page, read
 
     page.write([read.load(folder) for folder in folders], out, "tacit report " + " ".join(map(str, folders)))
-    Console().print(f"report: {out}", highlight=False, soft_wrap=True)
+    Console().print(f"report: {out}", highlight=False, markup=False, soft_wrap=True)
 
 
 def main() -> None:
@@ -171,7 +173,8 @@ def main() -> None:
 
 
 def _fail(message: str) -> None:
-    print(f"tacit: {' '.join(message.split())}", file=sys.stderr)
+    if message:  # without a command there is none: the help was shown instead
+        print(f"tacit: {' '.join(message.split())}", file=sys.stderr)
     sys.exit(2)
 
 
@@ -193,9 +196,10 @@ def _play(experiment: Any, quiet: bool, as_json: bool) -> None:
         raise TacitError(f"{error} (tacit resume {folder})") from error
     accuracy = experiment.result().accuracy
     if as_json:
-        print(json.dumps({"accuracy": accuracy, "folder": str(folder)}))
+        print(json.dumps({"accuracy": accuracy if math.isfinite(accuracy) else None, "folder": str(folder)}))
     else:
-        console.print(f"accuracy {accuracy:.1%}  saved in {folder}", highlight=False, soft_wrap=True)
+        said = f"accuracy {accuracy:.1%}  saved in {folder}"
+        console.print(said, highlight=False, markup=False, soft_wrap=True)
 
 
 def _fresh(name: str) -> Path:
@@ -208,13 +212,13 @@ def _fresh(name: str) -> Path:
 
 
 def _names(text: str, option: str) -> list[str]:
-    names = [name.strip() for name in text.split(",") if name.strip()]
+    names = dict.fromkeys(name.strip() for name in text.split(",") if name.strip())
     if not names:
         raise TacitError(f"{option} is empty: give one or more, separated by commas")
-    return names
+    return list(names)
 
 
 def _integer(text: str) -> int:
-    if not text.isdigit():
+    if not text.isdecimal():
         raise TacitError(f"'{text}' is not a seed: give whole numbers, such as --seeds 0,1,2")
     return int(text)

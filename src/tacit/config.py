@@ -131,9 +131,9 @@ def make(tree: Mapping[str, Any]) -> Config:
     sections = {item.name: item.type for item in fields(Config) if is_dataclass(item.type)}
     values: dict[str, Any] = {}
     for name, value in tree.items():
+        if name in (*sections, "method", "objective", "server") and not isinstance(value, Mapping):
+            raise TacitError(f"{name} is a section: write [{name}] and its settings below it")
         if name in sections:
-            if not isinstance(value, Mapping):
-                raise TacitError(f"{name} is a section: write [{name}] and its settings below it")
             kind: Any = sections[name]
             values[name] = kind(**check(kind, value, name))
         else:
@@ -150,11 +150,11 @@ def _consistent(config: Config) -> Config:
     """Refuse what single settings can not show to be wrong; every name is looked up here, before anything starts."""
     if "name" not in config.method:
         raise TacitError('[method] has no name: add name = "fedavg" or another of `tacit ls methods`')
-    config.build_method()
-    for train in (config.train, config.server_train):
+    config = _as_checked(config)
+    for section, train in (("train", config.train), ("server", config.server_train)):
         learning_rate(train, train.warmup, max(config.rounds, train.warmup + 1))
         if train.nesterov and not train.momentum:
-            raise TacitError("nesterov needs momentum: set train.momentum above 0")
+            raise TacitError(f"nesterov needs momentum: set {section}.momentum above 0")
     partition.parse(config.data.partition)
     sources.find(config.data.name)
     nets.find(config.net.name)
@@ -165,6 +165,14 @@ def _consistent(config: Config) -> Config:
     if config.faults.slow and config.engine.deadline is None:
         raise TacitError("slow clients need a deadline: set engine.deadline, in seconds")
     return config
+
+
+def _as_checked(config: Config) -> Config:
+    """The config with the values its method and objective are really built with: 0.1 instead of "0.1"."""
+    method: Any = config.build_method()
+    values = {name: getattr(method, name) for name in config.method if name != "name"}
+    objective = {name: getattr(method.objective, name) for name in config.objective}
+    return replace(config, method={"name": config.method["name"], **values}, objective=objective)
 
 
 def from_options(options: Mapping[str, Any], base: Mapping[str, Any] | None = None) -> Config:
@@ -179,7 +187,7 @@ def from_options(options: Mapping[str, Any], base: Mapping[str, Any] | None = No
         *section, last = path.split(".", 1)
         place = tree.setdefault(section[0], {}) if section else tree
         if not isinstance(place, dict):
-            raise TacitError(f"{section[0]} is not a section: write --set {section[0]}=VALUE")
+            raise TacitError(f"{section[0]} is given as a value and as a section: leave out the one that is wrong")
         place[last] = value
     return make(tree)
 

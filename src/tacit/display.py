@@ -1,16 +1,14 @@
 """What a person sees while rounds are played: a live bar, plain lines, JSON lines, or nothing."""
 
-import json
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Literal
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tacit.engines.loop import Record
-from tacit.experiment import Experiment
+from tacit.experiment import Experiment, line
 
 Mode = Literal["auto", "json", "quiet"]
 
@@ -19,9 +17,7 @@ def play(experiment: Experiment, mode: Mode, console: Console, label: str = "") 
     """Play an experiment's rounds and show them as the mode and the terminal allow."""
     if mode == "json":
         for record in experiment.rounds():
-            values = asdict(record)
-            del values["details"]
-            print(json.dumps(values), flush=True)
+            print(line(record), end="", flush=True)
     elif mode == "quiet":
         for _ in experiment.rounds():
             pass
@@ -49,7 +45,8 @@ def _live(experiment: Experiment, console: Console, label: str) -> None:
         for record, traffic in _with_traffic(experiment):
             progress.update(task, advance=1, state=_state(record, traffic))
             for client, reason in record.skipped.items():
-                progress.console.print(f"round {record.round}: without client {client} ({reason})")
+                without = f"round {record.round}: without client {client} ({reason})"
+                progress.console.print(without, highlight=False, markup=False)  # a reason may hold [brackets]
 
 
 def _lines(experiment: Experiment, console: Console, label: str) -> None:
@@ -58,11 +55,12 @@ def _lines(experiment: Experiment, console: Console, label: str) -> None:
     rounds = experiment.job.rounds
     for record, traffic in _with_traffic(experiment):
         for client, reason in record.skipped.items():
-            console.print(f"{prefix}round {record.round}: without client {client} ({reason})", highlight=False)
+            without = f"{prefix}round {record.round}: without client {client} ({reason})"
+            console.print(without, highlight=False, markup=False)
         if time.monotonic() - last > 1 or record.round + 1 == rounds:
             last = time.monotonic()
-            line = f"{prefix}round {record.round + 1:>{len(str(rounds))}}/{rounds}  {_state(record, traffic)}"
-            console.print(line, highlight=False, soft_wrap=True)
+            text = f"{prefix}round {record.round + 1:>{len(str(rounds))}}/{rounds}  {_state(record, traffic)}"
+            console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def _with_traffic(experiment: Experiment) -> Iterator[tuple[Record, int]]:

@@ -12,9 +12,11 @@ import fcntl
 import json
 import math
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import IO, Any
 
@@ -45,9 +47,10 @@ class Result:
 
     @property
     def accuracy(self) -> float:
-        """Test accuracy after the last round; for a method without a common model, the clients' average."""
+        """Test accuracy after the last round; without a common model, the clients' average; NaN where there is none."""
         last = self.history[-1]
-        return float(last["local_accuracy"] if last["accuracy"] is None else last["accuracy"])
+        known = last["local_accuracy"] if last["accuracy"] is None else last["accuracy"]
+        return math.nan if known is None else float(known)
 
     def net(self) -> torch.nn.Module:
         """The trained network as an ordinary torch module in evaluation mode."""
@@ -68,21 +71,24 @@ class Experiment:
     @classmethod
     def create(cls, config: Config, folder: Path) -> "Experiment":
         """A new run in a folder that is not there yet, or is empty."""
-        if (folder / "config.toml").exists():
-            raise TacitError(
-                f"{folder} already holds a run: choose another --out, or go on with `tacit resume {folder}`"
-            )
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise TacitError(f"{folder} is not an empty folder: choose another --out")
+        with _writing(folder):
+            if (folder / "config.toml").exists():
+                raise TacitError(
+                    f"{folder} already holds a run: choose another --out, or go on with `tacit resume {folder}`"
+                )
+            if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+                raise TacitError(f"{folder} is not an empty folder: choose another --out")
         job, split = build_job(config)
-        partial = folder.with_name(f".{folder.name}.partial-{os.getpid()}")
-        try:
-            partial.mkdir(parents=True)
-            (partial / "config.toml").write_text(configs.dumps(config), encoding="utf-8")
-            (partial / "split.json").write_text(json.dumps({"hash": split.hash()} | split.to_json()), encoding="utf-8")
-            partial.rename(folder)
-        except OSError as error:
-            raise TacitError(f"can not write to {folder}: {error.strerror}; choose another --out") from error
+        about = {"hash": split.hash(), "data": _fingerprint(job)} | split.to_json()
+        with _writing(folder):
+            partial = folder.with_name(f".{folder.name}.partial-{os.getpid()}")
+            try:
+                partial.mkdir(parents=True)
+                (partial / "config.toml").write_text(configs.dumps(config), encoding="utf-8")
+                (partial / "split.json").write_text(json.dumps(about), encoding="utf-8")
+                partial.rename(folder)
+            finally:
+                shutil.rmtree(partial, ignore_errors=True)
         return cls(config, folder, job, split)
 
     @classmethod
@@ -92,26 +98,28 @@ class Experiment:
             raise TacitError(f"{folder} holds no run: give the folder a run was started in")
         config = configs.make(configs.read(folder / "config.toml"))
         try:
-            known = json.loads((folder / "split.json").read_text(encoding="utf-8"))["hash"]
+            about = json.loads((folder / "split.json").read_text(encoding="utf-8"))
+            known = about["hash"], about["data"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise TacitError(f"{folder / 'split.json'} can not be read ({error}): start a new run") from error
         job, split = build_job(config)
-        if known != split.hash():
+        if known != (split.hash(), _fingerprint(job)):
             raise TacitError(f"the data is not the same as when {folder} was started: restore it, or start a new run")
         return cls(config, folder, job, split)
 
     def rounds(self) -> Iterator[Record]:
         """Play the rounds that are left. Closing the iterator at any time leaves a run that can be resumed."""
         with ExitStack() as stack:
-            stack.enter_context(_locked(self.folder))
+            lock = stack.enter_context(_locked(self.folder))
             stack.enter_context(one_thread())
             position, length = self._restore()
             log = stack.enter_context(_open_log(self.folder / "rounds.jsonl", length))
-            courier = stack.enter_context(closing(self._courier()))
-            saved = position.round
+            courier = stack.enter_context(closing(self._courier(lock)))
+            saved = logged = position.round
             try:
                 for record in play(self.job, courier, position):
-                    log.write(_line(record))
+                    log.write(line(record).encode())
+                    logged = position.round
                     self._note_errors(record.round, record.details)
                     if position.round % self.config.log.checkpoint_every == 0 or position.round == self.job.rounds:
                         self._save(position, log)
@@ -121,13 +129,14 @@ class Experiment:
                 self._note_errors(position.round, {k: absent.detail for k, absent in error.absent.items()})
                 raise
             finally:
-                if position.whole and position.round > saved:
+                if position.whole and position.round == logged > saved:
                     self._save(position, log)
             self._save_model(position)
 
     def result(self) -> Result:
         """What a finished run came to."""
-        lines = (self.folder / "rounds.jsonl").read_text(encoding="utf-8").splitlines()
+        log = self.folder / "rounds.jsonl"
+        lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
         if len(lines) < self.job.rounds:
             raise TacitError(f"{self.folder} is not finished: go on with `tacit resume {self.folder}`")
         model = self.folder / "model.safetensors"
@@ -143,10 +152,12 @@ class Experiment:
         memories = Memories(folder / "memories", int(self.config.engine.memory_mb * 1e6))
         return checkpoint.load(folder, self.job.codec, memories, self.job.device)
 
-    def _courier(self) -> Courier:
+    def _courier(self, lock: IO[bytes]) -> Courier:
         engine = self.config.engine
         workers = (os.cpu_count() or 1) if engine.workers is None else engine.workers
-        return LocalCourier(self.job, workers) if workers else InlineCourier(self.job, engine.strict)
+        if not workers:
+            return InlineCourier(self.job, engine.strict)
+        return LocalCourier(self.job, workers, private=[lock])
 
     def _save(self, position: Position, log: IO[bytes]) -> None:
         log.flush()
@@ -173,10 +184,10 @@ class Experiment:
                 file.writelines(f"round {round}, client {client}\n{detail}\n" for client, detail in told.items())
 
 
-def _line(record: Record) -> bytes:
-    """One line of JSON, which has no word for NaN."""
+def line(record: Record) -> str:
+    """A round as one line of JSON, which has no word for NaN."""
     values = {name: value for name, value in asdict(record).items() if name != "details"}
-    return (json.dumps(_jsonable(values)) + "\n").encode()
+    return json.dumps(_jsonable(values)) + "\n"
 
 
 def _jsonable(value: Any) -> Any:
@@ -185,10 +196,32 @@ def _jsonable(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def _fingerprint(job: Job) -> str:
+    """A hash (SHA-256) of the samples themselves; the split's own hash knows their positions only."""
+    digest, federation = sha256(), job.federation
+    for tensor in (federation.pool.x, federation.truth, federation.test.x, federation.test.y):
+        if tensor is not None:
+            digest.update(str(tuple(tensor.shape)).encode())
+            digest.update(tensor.contiguous().numpy().data)
+    return digest.hexdigest()
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """What the system has against a place for a run, in one sentence."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise TacitError(f"can not write to {folder}: {reason}; choose another --out") from error
+
+
 @contextmanager
 def _open_log(path: Path, length: int) -> Iterator[IO[bytes]]:
     """The round log, cut back to what the checkpoint knows."""
     path.touch()
+    if path.stat().st_size < length:
+        raise TacitError(f"{path} has lost rounds that the checkpoint knows: start the run again elsewhere")
     with path.open("r+b") as file:
         file.truncate(length)
         file.seek(length)
@@ -196,11 +229,11 @@ def _open_log(path: Path, length: int) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def _locked(folder: Path) -> Iterator[IO[bytes]]:
     """Keep a second process out of the same run."""
     with (folder / "config.toml").open("rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise TacitError(f"another process is running {folder}: wait for it, or stop it first") from None
-        yield
+        yield file

@@ -7,6 +7,7 @@ must have the same names; a mismatch raises `KeyError` instead of being cut shor
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import sqrt
 
 import torch
 from torch import Tensor
@@ -70,7 +71,7 @@ def dot(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
 
 def norm(a: Mapping[str, Tensor]) -> float:
     """Euclidean norm over all entries."""
-    return dot(a, a) ** 0.5
+    return sqrt(dot(a, a))
 
 
 def equal(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> bool:

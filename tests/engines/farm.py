@@ -149,6 +149,24 @@ class Tally:
         return state.w
 
 
+@dataclass(frozen=True)
+class Waiting(Tally):
+    """A tally whose clients wait while there is a file `wait` in a folder, and say so by a file `waits`."""
+
+    folder: str = ""  # where the two files are
+    after: int = 0  # rounds in which nobody waits
+
+    def client_update(
+        self, client: ClientContext, memory: TallyMemory | None, down: TallyDown
+    ) -> Reply[TallyMemory, TallyUp]:
+        """Wait, then go on."""
+        until = time.monotonic() + PATIENCE
+        while client.round >= self.after and (Path(self.folder) / "wait").exists() and time.monotonic() < until:
+            (Path(self.folder) / "waits").touch()
+            time.sleep(0.02)
+        return super().client_update(client, memory, down)
+
+
 def tally_job(act: Callable[[ClientContext], None] = nothing, **changes: Any) -> Job:
     """Rounds that cost next to nothing."""
     return job(Tally(act), **{"net": nets.build("linear", (1, SIDE, SIDE), CLASSES), **changes})
@@ -220,7 +238,7 @@ def eventually(condition: Callable[[], object]) -> bool:
 
 @contextmanager
 def forked(work: Callable[[], object]) -> Iterator[int]:
-    """A child process that does this work in a group of its own; at the end the group is killed and the child reaped."""
+    """A child process that does this work in a group of its own, which is killed at the end; the child is reaped."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of forks beside threads
         pid = os.fork()
@@ -229,6 +247,7 @@ def forked(work: Callable[[], object]) -> Iterator[int]:
         try:
             os.setsid()
             signal.alarm(int(2 * PATIENCE))
+            torch.set_num_threads(1)  # the threads of the parent are not there any more
             work()
             code = 0
         except BaseException:

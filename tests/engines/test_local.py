@@ -17,18 +17,19 @@ from torch.nn import functional
 
 from tacit.engines.faults import Faults
 from tacit.engines.inline import InlineCourier
-from tacit.engines.local import LocalCourier
+from tacit.engines.local import LocalCourier, one_thread
 from tacit.engines.loop import Arrived, Courier, Job, Parcel, TooFewClientsError
 from tacit.federation import Federation, Samples
-from tacit.method import ClientContext
+from tacit.method import ClientContext, Method, Reply
 from tacit.methods.fedavg import FedAvg
 from tacit.methods.local_only import LocalOnly
 from tacit.methods.scaffold import Scaffold
 from tacit.objectives import FixMatch
+from tacit.random import Streams
 from tests.engines import farm
 from tests.engines.farm import Outcome, carry, tally_job
 
-METHODS = {
+METHODS: dict[str, Method[Any, Any, Any, Any]] = {
     "fedavg+fixmatch": FedAvg(FixMatch(threshold=0.4)),
     "scaffold": Scaffold(FixMatch(threshold=0.4)),
     "local-only": LocalOnly(FixMatch(threshold=0.4)),
@@ -66,7 +67,7 @@ def test_the_same_bits_from_spawned_workers() -> None:
 def test_the_runs_that_are_compared_do_something(name: str) -> None:
     """Models move, memories exist where they should, pseudo-labels are kept, and the seed matters."""
     outcome, job = inline(name), farm.job(METHODS[name])
-    other = replace(job, streams=farm.Streams(8))
+    other = replace(job, streams=Streams(8))
     assert carry(other, InlineCourier(other)) != outcome
     remembers = [client for client, memory in outcome.memories.items() if memory is not None]
     visited = sorted({client for round in range(3) for client in job.sample(round)})
@@ -108,7 +109,7 @@ def test_evaluation_is_the_same_for_any_number_of_workers_and_right() -> None:
     model = job.net.init(job.streams.at("some weights"))
     scores = []
     for make in (InlineCourier, *CARRIERS.values()):
-        with closing(make(job)) as courier, farm.one_thread():
+        with closing(make(job)) as courier, one_thread():
             scores.append(courier.evaluate(model))
     assert all(score == scores[0] for score in scores)
     test, views = job.federation.test, job.federation.views
@@ -197,6 +198,8 @@ def test_a_worker_killed_during_evaluation_costs_nothing(tmp_path: Path) -> None
         """Views in which the first process to look is killed."""
 
         inner: Any
+        weak: Any = None
+        strong: Any = None
 
         def plain(self, x: torch.Tensor) -> torch.Tensor:
             if os.getpid() != main and not list(tmp_path.glob("*.pid")):
@@ -259,7 +262,7 @@ def test_a_reply_that_can_not_travel_is_one_clients_problem(carrier: str) -> Non
     class Careless(farm.Tally):
         def client_update(self, client: Any, memory: Any, down: Any) -> Any:
             reply = super().client_update(client, memory, down)
-            return replace(reply, up={1, 2}) if client.client == culprit else reply
+            return Reply(reply.memory, {1, 2}) if client.client == culprit else reply
 
     Careless.__module__ = farm.__name__
     culprit = client_of_round_1()
@@ -377,11 +380,11 @@ def test_close_leaves_no_process() -> None:
     assert farm.children() == before
 
 
-def test_close_ends_a_worker_in_the_middle_of_its_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_close_ends_a_worker_in_the_middle_of_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """As after Ctrl-C, which leaves workers with a client nobody waits for."""
     monkeypatch.setattr("tacit.engines.local.GRACE", 0.1)
     before = farm.children()
-    job = tally_job(Trap(client_of_round_1(), tmp_path, times=1))
+    job = tally_job(lambda _: time.sleep(farm.PATIENCE))
     courier = LocalCourier(job, 2)
 
     def interrupt(*_: object) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from torch import Tensor
@@ -31,6 +31,9 @@ DTYPES = (
     torch.uint8,
     torch.bool,
 )
+
+
+ALIGNMENT = 64  # bytes, of every tensor torch itself makes
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,11 @@ class Strict:
             raise AssertionError("unreachable with honest bytes")
 
 
+def examples(count: int) -> settings:
+    """So many examples, however long they take on a busy machine."""
+    return settings(deadline=None, max_examples=count, suppress_health_check=[HealthCheck.too_slow])
+
+
 CODEC = Codec({kind.__name__: kind for kind in (Leaf, Pair, Empty, Strict)})
 
 
@@ -70,7 +78,7 @@ def same(a: Any, b: Any) -> bool:
     if isinstance(a, Tensor):
         return a.dtype == b.dtype and a.shape == b.shape and raw(a) == raw(b)
     if isinstance(a, np.ndarray):
-        return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+        return bool(a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes())
     if isinstance(a, float):
         return struct.pack("<d", a) == struct.pack("<d", b) or (math.isnan(a) and math.isnan(b))
     if isinstance(a, dict):
@@ -158,13 +166,13 @@ messages = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@examples(300)
 @given(messages)
 def test_what_is_encoded_comes_back_with_the_same_bits(message: Any) -> None:
     assert same(CODEC.decode(CODEC.encode(message)), message)
 
 
-@settings(deadline=None, max_examples=50)
+@examples(50)
 @given(messages)
 def test_the_same_message_is_always_the_same_bytes(message: Any) -> None:
     encoded = CODEC.encode(message)
@@ -236,7 +244,7 @@ def test_sparse_positions_take_the_smaller_form(size: int, count: int, how: str,
     assert same(CODEC.decode(encoded), message)
 
 
-@settings(deadline=None, max_examples=100)
+@examples(100)
 @given(sparse())
 def test_sparse_is_never_larger_than_the_bitmap(message: Sparse) -> None:
     size, encoded = math.prod(message.shape), CODEC.encode(message)
@@ -253,7 +261,7 @@ def test_a_sparse_difference_gives_exactly_what_was_meant_on_the_other_side() ->
     assert same(received, meant)
 
 
-@settings(deadline=None, max_examples=150)
+@examples(150)
 @given(messages, st.data())
 def test_a_message_that_is_cut_is_refused(message: Any, data: st.DataObject) -> None:
     encoded = CODEC.encode(message)
@@ -266,10 +274,9 @@ def survives(data: bytes) -> None:
     """Decoding either refuses, or gives a message of nothing but what the codec knows."""
     try:
         message = CODEC.decode(data)
-    except WireError as error:
-        assert str(error)
-    else:
-        check_kinds(message)
+    except WireError:
+        return
+    check_kinds(message)
 
 
 def check_kinds(value: Any) -> None:
@@ -288,7 +295,7 @@ def check_kinds(value: Any) -> None:
         assert value is None or type(value) in (bool, int, float, str, Tensor, np.ndarray)
 
 
-@settings(deadline=None, max_examples=300)
+@examples(300)
 @given(messages, st.data())
 def test_flipped_bits_do_no_harm(message: Any, data: st.DataObject) -> None:
     encoded = bytearray(CODEC.encode(message))
@@ -297,7 +304,7 @@ def test_flipped_bits_do_no_harm(message: Any, data: st.DataObject) -> None:
     survives(bytes(encoded))
 
 
-@settings(deadline=None, max_examples=100)
+@examples(100)
 @given(st.binary(max_size=60))
 def test_noise_does_no_harm(data: bytes) -> None:
     survives(data)
@@ -311,13 +318,14 @@ odd = st.one_of(
     st.sampled_from([2**31, 2**32, 2**62, 2**62 + 1, 2**63, 2**64, -(2**63), -1, 10**400]),
     st.floats(),
     st.text(max_size=3),
-    st.sampled_from(["t", "n", "s", "d", "l", "u", "c", "bitmap", "<u1", "<u2", "float32", "bfloat16", "Leaf", "Strict"]),
+    st.sampled_from(["t", "n", "s", "d", "l", "u", "c", "bitmap", "<u1", "<u2"]),
+    st.sampled_from(["float32", "bfloat16", "Leaf", "Strict", "Outsider"]),
     st.just([]),
     st.just({}),
 )
 
 
-@settings(deadline=None, max_examples=500)
+@examples(500)
 @given(messages, st.data())
 def test_a_header_that_lies_does_no_harm(message: Any, data: st.DataObject) -> None:
     encoded = CODEC.encode(message)
@@ -478,7 +486,7 @@ def test_arrays_of_the_other_byte_order_keep_their_values() -> None:
     assert np.array_equal(CODEC.decode(CODEC.encode(array)), array)
 
 
-@settings(deadline=None, max_examples=100)
+@examples(100)
 @given(st.lists(dense(), min_size=1, max_size=4), st.integers(0, 9))
 @example([torch.ones(1, dtype=torch.uint8), torch.ones(3)], 1)
 def test_decoded_tensors_own_aligned_memory(tensors: list[Tensor], shift: int) -> None:
@@ -488,7 +496,7 @@ def test_decoded_tensors_own_aligned_memory(tensors: list[Tensor], shift: int) -
     encoded[:] = bytes(len(encoded))
     assert same(decoded, tensors)
     for tensor in decoded:
-        assert tensor.data_ptr() % 16 == 0
+        assert tensor.data_ptr() % ALIGNMENT == 0
         assert tensor.is_contiguous()
         assert tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
     for position, tensor in enumerate(decoded):

@@ -12,7 +12,7 @@ from tacit.method import Training
 from tacit.methods.fedavg import FedAvg
 from tacit.objectives import FixMatch, Supervised
 from tacit.params import Params, mean
-from tests.toys import Quadratic, apart, federation, hide, job, linear, play_all, point, points, quadratics, same
+from tests.toys import Quadratic, apart, federation, hide, job, linear, play_all, point, points, quadratics, same, visit
 
 SUPERVISED = Supervised(view="plain")
 
@@ -41,20 +41,19 @@ def test_weights_are_the_samples_trained_on() -> None:
     for objective, counts in ((SUPERVISED, [4, 7]), (FixMatch(), [10, 7])):
         given = job(FedAvg(objective), data, linear())
         down = WeightsDown(given.method.start(given.server(0, {})).w)
-        replies = [given.method.client_update(given.client(0, k), None, down) for k in (0, 1)]
-        assert [reply.up.n for reply in replies] == counts
+        assert [visit(given, k, down).up.n for k in (0, 1)] == counts
 
 
 def test_a_round_by_hand() -> None:
     # From w = 1, one step of lr 0.1: client 0 (a = 1, target 0) to 0.9; client 1 (a = 2, target 3, two samples) to 1.4
     data = quadratics([[0.0, 1.0]], [[3.0, 2.0], [3.0, 2.0]])
     train = Training(steps=1, lr=0.1, momentum=0.0)
-    w = {
-        weights: play_all(job(FedAvg(Quadratic(), weights), data, point(1.0), rounds=1, train=train)).state.w["p"].item()
-        for weights in ("samples", "uniform")
-    }
-    assert w["samples"] == pytest.approx((0.9 + 2 * 1.4) / 3, abs=1e-12)
-    assert w["uniform"] == pytest.approx((0.9 + 1.4) / 2, abs=1e-12)
+    for method, expected in (
+        (FedAvg(Quadratic()), (0.9 + 2 * 1.4) / 3),
+        (FedAvg(Quadratic(), "uniform"), (0.9 + 1.4) / 2),
+    ):
+        played = play_all(job(method, data, point(1.0), rounds=1, train=train))
+        assert played.state.w["p"].item() == pytest.approx(expected, abs=1e-12)
 
 
 def test_one_client_is_plain_sgd_on_its_data() -> None:
@@ -91,7 +90,7 @@ def test_clients_without_labels_only_listen() -> None:
     assert record.clients == 2  # it was there, and its bytes count
     assert record.traffic[1][0] > 0
     assert record.traffic[1][1] == 0
-    assert beside.method.client_update(beside.client(0, 1), None, WeightsDown(played.state.w)).up is None
+    assert visit(beside, 1, WeightsDown(played.state.w)).up is None
 
 
 def test_the_server_trains_first_where_it_has_labels() -> None:

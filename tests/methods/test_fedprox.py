@@ -12,7 +12,7 @@ from tacit.method import Training
 from tacit.methods.fedavg import FedAvg
 from tacit.methods.fedprox import FedProx
 from tacit.objectives import FixMatch, Supervised
-from tests.toys import Quadratic, apart, federation, hide, job, linear, play_all, point, points, quadratics, same
+from tests.toys import Quadratic, apart, federation, hide, job, linear, play_all, point, points, quadratics, same, visit
 
 
 @pytest.mark.parametrize("weights", ["samples", "uniform"])
@@ -33,8 +33,7 @@ def local(mu: float, steps: int, lr: float = 0.1) -> float:
     train = Training(steps=steps, lr=lr, momentum=0.0)
     given = job(FedProx(Quadratic(), mu=mu), quadratics([[3.0, 2.0]]), point(1.0), train=train)
     down = WeightsDown(given.method.start(given.server(0, {})).w)
-    reply = given.method.client_update(given.client(0, 0), None, down)
-    return float(reply.up.w["p"])
+    return float(visit(given, 0, down).up.w["p"])
 
 
 def test_the_pull_by_hand() -> None:

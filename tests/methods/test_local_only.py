@@ -7,7 +7,7 @@ from tacit.method import Training
 from tacit.methods.fedavg import FedAvg
 from tacit.methods.local_only import LocalOnly, LocalOnlyDown, LocalOnlyMemory
 from tacit.objectives import Supervised
-from tests.toys import federation, job, linear, play_all, points, rounds, same
+from tests.toys import federation, job, linear, play_all, points, rounds, same, visit
 
 SUPERVISED = Supervised(view="plain")
 DATA = federation([points(0, 20), points(1, 10), points(2, 5)], test=points(8, 60))
@@ -44,8 +44,7 @@ def test_all_start_from_the_weights_every_other_method_starts_from() -> None:
     given = job(LocalOnly(SUPERVISED), data, net, train=still, rounds=1)
     common = job(FedAvg(SUPERVISED), data, net)
     begin = common.method.start(common.server(0, {})).w
-    replies = [given.method.client_update(given.client(0, k), None, LocalOnlyDown()) for k in (0, 1)]
-    assert all(same(reply.model, begin) for reply in replies)
+    assert all(same(visit(given, k, LocalOnlyDown()).model, begin) for k in (0, 1))
 
 
 def test_no_model_is_exchanged() -> None:

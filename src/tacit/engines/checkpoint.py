@@ -37,6 +37,7 @@ def load(folder: Path, codec: Codec, memories: Memories, device: torch.device) -
     """The position at the last checkpoint and the length of the round log there; the start where there is none."""
     path = folder / "latest.json"
     if not path.exists():
+        _tidy(folder, keep=())
         memories.restore(-1)
         return Position(memories), 0
     try:
@@ -46,9 +47,8 @@ def load(folder: Path, codec: Codec, memories: Memories, device: torch.device) -
         position = Position(memories, int(latest["round"]), state, local)
         length = int(latest["log_bytes"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError, WireError) as error:
-        raise TacitError(
-            f"the checkpoint in {folder} can not be read ({error}): start the run again elsewhere"
-        ) from error
+        raise _unreadable(folder, error) from error
+    _tidy(folder, keep=(path.name, latest["state"]))
     memories.restore(position.round - 1)
     return position, length
 
@@ -56,4 +56,18 @@ def load(folder: Path, codec: Codec, memories: Memories, device: torch.device) -
 def finished_rounds(folder: Path) -> int:
     """How many rounds the checkpoint in this folder holds."""
     path = folder / "latest.json"
-    return int(json.loads(path.read_bytes())["round"]) if path.exists() else 0
+    try:
+        return int(json.loads(path.read_bytes())["round"]) if path.exists() else 0
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise _unreadable(folder, error) from error
+
+
+def _tidy(folder: Path, keep: tuple[str, ...]) -> None:
+    """Delete what a killed run left half done: states before or after the checkpoint, and partial files."""
+    for path in folder.glob("*.*"):
+        if path.is_file() and path.name not in keep:
+            path.unlink()
+
+
+def _unreadable(folder: Path, error: Exception) -> TacitError:
+    return TacitError(f"the checkpoint in {folder} can not be read ({error}): start the run again elsewhere")

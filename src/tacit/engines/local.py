@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 import torch
 
@@ -46,13 +46,18 @@ class Task:
 class LocalCourier:
     """A pool of worker processes."""
 
-    def __init__(self, job: Job, workers: int, start: Start | None = None) -> None:
-        """Start the workers, by fork where that is safe unless `start` says otherwise; `close` ends them."""
+    def __init__(
+        self, job: Job, workers: int, start: Start | None = None, private: Sequence[IO[bytes]] = ()
+    ) -> None:
+        """Start the workers, by fork where that is safe unless `start` says otherwise; `close` ends them.
+
+        `private` are open files that forked workers must not hold on to when this process is gone, such as a lock.
+        """
         safe = sys.platform == "linux" and job.device.type == "cpu"
         start = start or ("fork" if safe else "spawn")
         if start == "spawn":
             job.federation.share_memory()
-        self._job = job
+        self._job, self._private = job, private
         self._start: Any = multiprocessing.get_context(start)  # fork and spawn share no public type
         self._pool: list[_Worker] = []
         for _ in range(workers):
@@ -152,7 +157,7 @@ class LocalCourier:
     def _new_worker(self, but: "_Worker | None" = None) -> "_Worker":
         ours, theirs = self._start.Pipe()
         # A fork inherits our ends of all pipes; it must close them, or the death of this process would go unnoticed.
-        inherited = [worker.connection for worker in self._pool if worker is not but] + [ours]
+        inherited = [*(worker.connection for worker in self._pool if worker is not but), ours, *self._private]
         forked = self._start.get_start_method() == "fork"
         process = self._start.Process(
             target=_serve, args=(self._job, theirs, inherited if forked else []), daemon=True, name="tacit worker"
@@ -196,7 +201,7 @@ class _Errand:
             return None
 
 
-def _serve(job: Job, connection: Connection, inherited: Sequence[Connection]) -> None:
+def _serve(job: Job, connection: Connection, inherited: Sequence[Connection | IO[bytes]]) -> None:
     """A worker's life: one request after the other until the main process is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -50,7 +50,7 @@ class Codec:
         except WireError:
             raise
         except (ValueError, RecursionError) as error:
-            raise WireError(f"a message like this can not travel: use fewer digits or fewer levels ({error})") from error
+            raise WireError(f"this message can not travel: use fewer digits or fewer levels ({error})") from error
         return b"".join([struct.pack("<I", len(header)), header, *buffers])
 
     def decode(self, data: bytes | bytearray | memoryview, device: torch.device | None = None) -> Any:

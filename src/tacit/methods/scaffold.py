@@ -63,10 +63,10 @@ class Scaffold:
     def start(self, server: ServerContext) -> ScaffoldState:
         """Line 1: initial x; c and all c_i are zero."""
         x = server.net.init(server.streams.at("init"))
-        return ScaffoldState(x, zeros_like({name: x[name] for name in server.net.trainable}))
+        return ScaffoldState(x, zeros_like({name: x[name].to(server.device) for name in server.net.trainable}))
 
     def send(self, server: ServerContext, state: ScaffoldState) -> tuple[ScaffoldState, Mapping[int, ScaffoldDown]]:
-        """Line 4: communicate (x, c) to the cohort; where the server has labels, it trains x first."""
+        """Line 5: communicate (x, c) to the cohort; where the server has labels, it trains x first."""
         trained = fit(server, state.x, self.objective, kept=state.kept)
         state = ScaffoldState(trained.params, state.c, trained.kept)
         return state, dict.fromkeys(server.cohort, ScaffoldDown(state.x, state.c))

@@ -1,0 +1,425 @@
+"""Killed at any moment, a run goes on from its last checkpoint and ends with the bits of one that was left alone."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import tacit
+from tacit import config as configs
+from tacit.engines import checkpoint
+from tacit.engines.wire import Codec
+from tacit.errors import TacitError
+from tacit.experiment import Experiment
+from tests.engines import farm
+
+REAL = {
+    "method": "scaffold+fixmatch",
+    "data": "fashion-small",
+    "labels": "client",
+    "per_class": 1,
+    "clients": 12,
+    "cohort": 5,
+    "net": "linear",
+    "rounds": 12,
+    "workers": 2,
+    "train.steps": 4,
+    "train.batch": 16,
+    "engine.memory_mb": 0.1,  # three memories of 31 kB; the others are spilled
+}
+KILLS = 11  # of each real run
+TOOLS = Path(__file__).parent.parent.parent
+
+
+def tiny(folder: Path, **changes: Any) -> dict[str, Any]:
+    """Three rounds that cost next to nothing, every memory spilled at once."""
+    data = folder / "images.npz"
+    if not data.exists():
+        farm.write_images(data)
+    values = {"method": "tests.engines.farm:Tally", "data": str(data), "clients": 4, "cohort": 2, "rounds": 3}
+    labels = {"labels": "client", "per_class": 1, "net": "linear", "workers": 0, "engine.memory_mb": 1e-6}
+    return values | labels | changes
+
+
+def go_on(folder: Path, settings: dict[str, Any]) -> None:
+    """Begin a run, or go on with it."""
+    if (folder / "config.toml").exists():
+        tacit.resume(folder)
+    else:
+        tacit.run(out=folder, **settings)
+
+
+@dataclass(frozen=True)
+class Remains:
+    """What a finished run leaves, without the time it took."""
+
+    records: list[dict[str, Any]]
+    latest: dict[str, Any]
+    files: dict[str, bytes]
+
+
+def remains(folder: Path) -> Remains:
+    files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    records = [json.loads(line) for line in files.pop("rounds.jsonl").splitlines()]
+    for record in records:
+        del record["seconds"]
+    latest = json.loads(files.pop("checkpoint/latest.json"))
+    del latest["log_bytes"]  # the digits of the seconds
+    return Remains(records, latest, files)
+
+
+def wait_for(pid: int, seconds: float) -> int | None:
+    """The exit code of a child, or None where it still runs after that time."""
+    until = time.monotonic() + seconds
+    while (code := farm.ended(pid)) is None and time.monotonic() < until:
+        time.sleep(0.002)
+    return code
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_the_bits_survive_real_kills(tmp_path: Path, every: int) -> None:
+    settings = REAL | {"log.checkpoint_every": every}
+    began = time.monotonic()
+    with farm.forked(partial(go_on, tmp_path / "alone", settings)) as main:
+        assert wait_for(main, farm.PATIENCE) == 0
+    usual = time.monotonic() - began
+    alone = remains(tmp_path / "alone")
+    assert len(alone.records) == REAL["rounds"]
+    assert sum(name.startswith("checkpoint/memories/") for name in alone.files) > 5
+    moments = random.Random(every)
+    kills, runs = 0, 0
+    while kills < KILLS:
+        folder, finished = tmp_path / f"killed-{runs}", False
+        runs += 1
+        with ExitStack() as stack:
+            while not finished:
+                main = stack.enter_context(farm.forked(partial(go_on, folder, settings)))
+                code = wait_for(main, moments.uniform(0.05, 0.7) * usual if kills < KILLS else farm.PATIENCE)
+                if code is None:
+                    os.kill(main, signal.SIGKILL)
+                    assert os.waitpid(main, 0)[1] == signal.SIGKILL
+                    kills += 1
+                    assert farm.eventually(partial(nobody, main)), "orphaned workers did not end"
+                else:
+                    assert code == 0
+                    finished = True
+        assert remains(folder) == alone
+        assert not list(folder.rglob("*.partial*"))
+
+
+def nobody(group: int) -> bool:
+    return not farm.members(group)
+
+
+def kill_at(number: int, folder: Path) -> None:
+    """From now on, kill this process just before it changes files in a folder for the n-th time."""
+    count = 0
+
+    def hook(event: str, args: tuple[Any, ...]) -> None:
+        nonlocal count
+        writes = event in ("os.rename", "os.remove", "os.mkdir") or (event == "open" and args[1] not in ("r", "rb"))
+        if writes and str(folder) in str(args[0]):
+            count += 1
+            if count == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(hook)  # for good: only ever in a child
+
+
+@pytest.fixture
+def fast() -> Iterator[Path]:
+    """A folder where syncing costs nothing, for hundreds of small runs."""
+    shared = Path("/dev/shm")
+    with TemporaryDirectory(dir=shared if shared.is_dir() else None) as folder:
+        yield Path(folder)
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_the_bits_survive_a_kill_between_any_two_changes_of_files(fast: Path, every: int) -> None:
+    """Before each rename, deletion and opening for writing: of the folder, the checkpoints and the model."""
+    settings = tiny(fast, **{"log.checkpoint_every": every})
+    go_on(fast / "alone", settings)
+    alone = remains(fast / "alone")
+
+    def work(number: int, folder: Path) -> None:
+        kill_at(number, folder)
+        go_on(folder, settings)
+
+    for number in range(1, 1000):
+        folder = fast / f"struck-{number}"
+        with farm.forked(partial(work, number, folder)) as main:
+            code = wait_for(main, farm.PATIENCE)
+        if code == 0:
+            break
+        assert code == -signal.SIGKILL
+        go_on(folder, settings)
+        assert remains(folder) == alone, f"struck before change {number}"
+    assert number > 30
+
+
+WATCHED = ("experiment.py", "checkpoint.py", "memory.py", "loop.py")
+
+
+def stumble_at(number: int) -> None:
+    """From now on, have Ctrl-C pressed before the n-th line of the modules that keep a run whole."""
+    count = 0
+
+    def line(_: FrameType, event: str, __: object) -> Any:
+        nonlocal count
+        count += event == "line"
+        if count == number and event == "line":
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return line
+
+    def call(frame: FrameType, _: str, __: object) -> Any:
+        return line if Path(frame.f_code.co_filename).name in WATCHED else None
+
+    sys.settrace(call)
+
+
+def test_the_bits_survive_ctrl_c_at_any_line(fast: Path) -> None:
+    """A sample of the lines of a run; between two of them the checkpoint and the log must never disagree."""
+    settings = tiny(fast)
+    go_on(fast / "alone", settings)
+    alone = remains(fast / "alone")
+
+    def work(number: int, folder: Path) -> None:
+        stumble_at(number)
+        go_on(folder, settings)
+
+    draw, codes = random.Random(0), set()
+    for number in sorted(draw.sample(range(1, 900), 30)):
+        folder = fast / f"struck-{number}"
+        with farm.forked(partial(work, number, folder)) as main:
+            codes.add(wait_for(main, farm.PATIENCE))
+        go_on(folder, settings)
+        assert remains(folder) == alone, f"struck at line {number}"
+    assert codes == {1}, "some were not struck at all"
+
+
+def press_ctrl_c(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_ctrl_c_between_a_round_and_its_line_in_the_log_loses_neither(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = tiny(tmp_path)
+    go_on(tmp_path / "alone", settings)
+    monkeypatch.setattr("tacit.experiment.line", press_ctrl_c)
+    with pytest.raises(KeyboardInterrupt):
+        go_on(tmp_path / "struck", settings)
+    monkeypatch.undo()
+    go_on(tmp_path / "struck", settings)
+    assert remains(tmp_path / "struck") == remains(tmp_path / "alone")
+
+
+def waiting(folder: Path, **changes: Any) -> dict[str, Any]:
+    """A run that waits at its clients until the file `wait` in a folder is gone."""
+    (folder / "wait").touch()
+    method = {"method": "tests.engines.farm:Waiting", "method.folder": str(folder), "workers": 2}
+    return tiny(folder, **method, **changes)
+
+
+def test_a_killed_run_can_be_resumed_while_its_workers_are_still_busy(tmp_path: Path) -> None:
+    """Workers are copies of the main process; they must not keep its lock."""
+    settings, folder = waiting(tmp_path), tmp_path / "run"
+    with farm.forked(partial(go_on, folder, settings)) as main:
+        assert farm.eventually((tmp_path / "waits").exists)
+        os.kill(main, signal.SIGKILL)
+        assert os.waitpid(main, 0)[1] == signal.SIGKILL
+        config = folder / "config.toml"
+        config.write_text(config.read_text().replace(f'folder = "{tmp_path}"', 'folder = "/nowhere"'))
+        assert len(tacit.resume(folder).history) == 3
+        assert farm.members(main), "the orphans were not busy at all"
+        (tmp_path / "wait").unlink()
+        assert farm.eventually(partial(nobody, main))
+
+
+def test_a_second_process_on_the_same_run_is_refused(tmp_path: Path) -> None:
+    settings, folder = waiting(tmp_path), tmp_path / "run"
+    with farm.forked(partial(go_on, folder, settings)) as main:
+        assert farm.eventually((tmp_path / "waits").exists)
+        before = sorted(folder.rglob("*"))
+        with pytest.raises(TacitError, match="another process is running .*: wait for it, or stop it first"):
+            tacit.resume(folder)
+        assert sorted(folder.rglob("*")) == before
+        (tmp_path / "wait").unlink()
+        assert wait_for(main, farm.PATIENCE) == 0
+    assert tacit.resume(folder).history[-1]["round"] == 2
+
+
+def test_a_second_player_in_the_same_process_is_refused(tmp_path: Path) -> None:
+    experiment = Experiment.create(configs.from_options(tiny(tmp_path)), tmp_path / "run")
+    rounds = experiment.rounds()
+    next(rounds)
+    with pytest.raises(TacitError, match="another process is running"):
+        next(Experiment.reopen(tmp_path / "run").rounds())
+    assert len(list(rounds)) == 2
+
+
+def test_a_finished_run_is_only_reported(tmp_path: Path) -> None:
+    done = tacit.run(out=tmp_path / "run", **tiny(tmp_path))
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    again = tacit.resume(tmp_path / "run")
+    assert again.history == done.history
+    assert again.accuracy == done.accuracy
+    assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
+
+
+def test_a_lost_model_is_written_again(tmp_path: Path) -> None:
+    tacit.run(out=tmp_path / "run", **tiny(tmp_path))
+    model = tmp_path / "run" / "model.safetensors"
+    data = model.read_bytes()
+    model.unlink()
+    tacit.resume(tmp_path / "run")
+    assert model.read_bytes() == data
+
+
+@pytest.mark.parametrize("every", [1, 2, 3, 5])
+def test_checkpoints_come_as_often_as_asked_and_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int
+) -> None:
+    saved: list[int] = []
+    save = checkpoint.save
+
+    def spy(folder: Path, position: Any, codec: Codec, log_bytes: int) -> None:
+        saved.append(position.round)
+        save(folder, position, codec, log_bytes)
+        state = codec.decode((folder / f"state.{position.round}").read_bytes())
+        assert sum(state.visits.values()) == 2 * position.round
+        lines = (folder.parent / "rounds.jsonl").read_bytes()[:log_bytes].splitlines()
+        assert [json.loads(line)["round"] for line in lines] == list(range(position.round))
+
+    monkeypatch.setattr(checkpoint, "save", spy)
+    tacit.run(**tiny(tmp_path, rounds=4, **{"log.checkpoint_every": every}))
+    assert saved == sorted({round for round in range(1, 5) if round % every == 0} | {4})
+
+
+def test_closing_in_between_saves_what_was_played(tmp_path: Path) -> None:
+    config = configs.from_options(tiny(tmp_path, **{"log.checkpoint_every": 3}))
+    experiment = Experiment.create(config, tmp_path / "run")
+    rounds: Iterator[object] = experiment.rounds()
+    next(rounds)
+    next(rounds)
+    assert experiment.finished_rounds() == 0
+    rounds.close()  # type: ignore[attr-defined]
+    assert experiment.finished_rounds() == 2
+    assert [record.round for record in Experiment.reopen(tmp_path / "run").rounds()] == [2]
+
+
+def unfinished(folder: Path) -> Path:
+    """A run of three rounds that stopped after two."""
+    rounds = Experiment.create(configs.from_options(tiny(folder)), folder / "run").rounds()
+    next(rounds)
+    next(rounds)
+    rounds.close()  # type: ignore[attr-defined]
+    return folder / "run"
+
+
+@pytest.mark.parametrize(
+    "name, damage",
+    [
+        ("checkpoint/latest.json", b""),
+        ("checkpoint/latest.json", b"{"),
+        ("checkpoint/latest.json", b"[]"),
+        ("checkpoint/latest.json", b"\xff\xfe"),
+        ("checkpoint/latest.json", b'{"round": 2}'),
+        ("checkpoint/latest.json", b'{"round": "x", "state": "state.2", "log_bytes": 0, "local_accuracy": {}}'),
+        ("checkpoint/latest.json", b'{"round": 2, "state": "state.7", "log_bytes": 0, "local_accuracy": {}}'),
+        ("checkpoint/state.2", b""),
+        ("checkpoint/state.2", b"\x02\x00\x00\x00[]"),
+        ("checkpoint/state.2", None),
+        ("rounds.jsonl", b""),
+        ("rounds.jsonl", None),
+        ("split.json", b"{}"),
+        ("split.json", None),
+        ("config.toml", b"rounds ="),
+        ("config.toml", None),
+    ],
+)
+def test_a_damaged_run_is_refused_in_one_sentence(tmp_path: Path, name: str, damage: bytes | None) -> None:
+    folder = unfinished(tmp_path)
+    if damage is None:
+        (folder / name).unlink()
+    else:
+        (folder / name).write_bytes(damage)
+    files = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with pytest.raises(TacitError) as caught:
+        tacit.resume(folder)
+    assert "\n" not in str(caught.value)
+    assert str(folder) in str(caught.value)
+    if name != "rounds.jsonl":
+        assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == files
+
+
+def test_how_far_a_run_with_a_damaged_checkpoint_got_is_not_guessed(tmp_path: Path) -> None:
+    folder = unfinished(tmp_path)
+    experiment = Experiment.reopen(folder)
+    assert experiment.finished_rounds() == 2
+    (folder / "checkpoint/latest.json").write_bytes(b"{")
+    with pytest.raises(TacitError, match="can not be read"):
+        experiment.finished_rounds()
+
+
+def test_the_same_bits_with_another_number_of_workers_after_the_kill(tmp_path: Path) -> None:
+    settings = tiny(tmp_path, method="scaffold", **{"train.steps": 2})
+    tacit.run(out=tmp_path / "alone", **settings)
+    rounds = Experiment.create(configs.from_options(settings), tmp_path / "run").rounds()
+    next(rounds)
+    rounds.close()  # type: ignore[attr-defined]
+    config = tmp_path / "run" / "config.toml"
+    config.write_text(config.read_text().replace("workers = 0", "workers = 2"))
+    tacit.resume(tmp_path / "run")
+    here, there = remains(tmp_path / "run"), remains(tmp_path / "alone")
+    assert here.records == there.records
+    assert {k: v for k, v in here.files.items() if k != "config.toml"} == {
+        k: v for k, v in there.files.items() if k != "config.toml"
+    }
+
+
+def test_ctrl_c_on_the_command_line_leaves_a_run_that_goes_on(tmp_path: Path) -> None:
+    """As a terminal does it: the signal goes to the main process and to its workers."""
+    settings = waiting(tmp_path, **{"method.after": 1})
+    options = [f"--set={name}={value}" for name, value in settings.items()]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tacit", "run", "--json", "--out", str(tmp_path / "run"), *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        cwd=TOOLS,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(TOOLS / "src"), str(TOOLS)])},
+    )
+    try:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["round"] == 0
+        assert farm.eventually((tmp_path / "waits").exists)
+        os.killpg(process.pid, signal.SIGINT)
+        (tmp_path / "wait").unlink()
+        _, stderr = process.communicate(timeout=farm.PATIENCE)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    assert process.returncode == 130
+    said = stderr.decode()
+    assert said == f"stopped after round 1 of 3; go on with: tacit resume {tmp_path / 'run'}\n"
+    assert farm.eventually(partial(nobody, process.pid))
+    assert Experiment.reopen(tmp_path / "run").finished_rounds() == 1
+    tacit.resume(tmp_path / "run")
+    tacit.run(out=tmp_path / "alone", **settings)
+    assert remains(tmp_path / "run") == remains(tmp_path / "alone")

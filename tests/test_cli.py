@@ -1,0 +1,467 @@
+"""The command line: what it prints, where, and that every mistake is one line and exit code 2."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+import tacit
+from tacit import catalog, cli, display
+from tacit import config as configs
+from tacit.experiment import Experiment
+from tests.engines import farm
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()
+
+
+class Shell:
+    """Runs commands in this process, in a folder of its own."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+        self._monkeypatch, self._capsys, self.folder = monkeypatch, capsys, folder
+        monkeypatch.chdir(folder)
+        monkeypatch.setattr(sys, "path", [*sys.path])
+        for name, value in (("COLUMNS", "80"), ("TERM", "dumb"), ("NO_COLOR", "1")):
+            monkeypatch.setenv(name, value)
+        for name in ("FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS", "TERMINAL_WIDTH"):
+            monkeypatch.delenv(name, raising=False)
+
+    def __call__(self, *words: object) -> Said:
+        self._monkeypatch.setattr(sys, "argv", ["tacit", *map(str, words)])
+        self._capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        out, err = self._capsys.readouterr()
+        assert isinstance(ended.value.code, int)
+        return Said(ended.value.code, out, err)
+
+    def run(self, *words: object) -> Said:
+        """A small run that must succeed."""
+        said = self("run", "images.npz.toml", *words)
+        assert (said.code, said.err) == (0, "")
+        return said
+
+
+CONFIG = """
+rounds = 2
+[data]
+name = "images.npz"
+clients = 4
+labels = "client"
+per_class = 2
+[train]
+steps = 1
+batch = 6
+[net]
+name = "linear"
+[engine]
+workers = 0
+"""
+
+
+@pytest.fixture
+def shell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Shell:
+    farm.write_images(tmp_path / "images.npz")
+    (tmp_path / "images.npz.toml").write_text(CONFIG)
+    return Shell(monkeypatch, capsys, tmp_path)
+
+
+def fits(text: str) -> bool:
+    return all(len(line) <= 80 for line in text.splitlines())
+
+
+def test_help_names_every_command(shell: Shell) -> None:
+    for flag in ("--help", "-h"):
+        said = shell(flag)
+        assert (said.code, said.err) == (0, "")
+        for command in ("demo", "ls", "show", "run", "resume", "compare", "report"):
+            assert f" {command} " in said.out
+        assert fits(said.out)
+        assert "\x1b" not in said.out
+
+
+def test_without_a_command_help_is_shown_and_nothing_complains(shell: Shell) -> None:
+    said = shell()
+    assert "Usage" in said.out
+    assert said.err == ""
+
+
+@pytest.mark.parametrize("command", ["demo", "ls", "show", "run", "resume", "compare", "report"])
+def test_every_command_explains_itself(shell: Shell, command: str) -> None:
+    said = shell(command, "--help")
+    assert said.code == 0
+    assert "Usage" in said.out
+    assert fits(said.out)
+
+
+def test_ls_lists_every_kind_with_a_sentence(shell: Shell) -> None:
+    everything = shell("ls")
+    assert everything.code == 0
+    assert fits(everything.out)
+    for kind in cli.KINDS:
+        said = shell("ls", kind)
+        assert said.code == 0
+        assert said.lines[0].strip() == kind
+        for name, about in catalog.listing(kind).items():
+            assert any(line.split()[:1] == [name] for line in said.lines)
+            assert about.split()[0] in said.out
+        assert " ".join(said.out.split()) in " ".join(everything.out.split())
+
+
+@pytest.mark.parametrize("method", [*catalog.methods(), "fedprox+supervised"])
+def test_show_explains_every_setting(shell: Shell, method: str) -> None:
+    said = shell("show", method)
+    assert (said.code, said.err) == (0, "")
+    assert fits(said.out)
+    for section, kind in zip(("method", "objective"), catalog.method_kinds(method), strict=True):
+        if kind is None:
+            continue
+        assert kind.__name__ in said.out
+        for item in catalog.settings(kind):
+            if item.name != "objective":
+                assert f"{section}.{item.name}" in said.out
+                assert item.comment.split()[-1] in said.out
+
+
+def test_show_keeps_brackets(shell: Shell) -> None:
+    """They are not markup here: `[train]` names a section."""
+    (shell.folder / "bracketed.py").write_text(
+        "from dataclasses import dataclass\n\n\n@dataclass(frozen=True)\nclass Mine:\n"
+        '    """Uses [train] and [/nothing]."""\n\n    size: tuple = (1, 2)  # of [bold] things\n'
+        "    needs = start = send = client_update = merge = model = None\n"
+    )
+    said = shell("show", "bracketed:Mine")
+    sys.modules.pop("bracketed")
+    assert said.code == 0
+    for text in ("Uses [train] and [/nothing].", "of [bold] things", "[1, 2]"):
+        assert text in said.out
+
+
+def test_run_prints_plain_lines_and_saves_the_run(shell: Shell) -> None:
+    said = shell.run("--out", "mine", "--rounds", 3, "--seed", 4)
+    assert said.lines[-1].startswith("accuracy ")
+    assert said.lines[-1].endswith("saved in mine")
+    assert said.lines[-2].startswith("round 3/3  acc ")
+    assert "loss" in said.lines[-2]
+    assert fits(said.out)
+    assert "\x1b" not in said.out
+    assert "\r" not in said.out
+    config = tacit.resume(shell.folder / "mine").config
+    assert (config.rounds, config.seed, config.train.batch) == (3, 4, 6)
+
+
+def test_options_set_and_file_come_in_this_order(shell: Shell) -> None:
+    words = ("--method", "fedprox+fixmatch", "--lr", 0.5, "--set", "method.mu=0.25", "--set", "train.lr=0.125")
+    shell.run("--quiet", "--out", "mine", "--batch", 7, "--set=objective.threshold=0.5", *words)
+    config = tacit.resume(shell.folder / "mine").config
+    assert config.method == {"name": "fedprox+fixmatch", "mu": 0.25}
+    assert config.objective == {"threshold": 0.5}
+    assert (config.train.batch, config.train.steps) == (7, 1)
+    assert config.train.lr == 0.125
+
+
+def test_every_option_of_the_command_line_reaches_the_config(shell: Shell) -> None:
+    """Each short name once, at a value that is not its default."""
+    values = {
+        "method": "fedavg+supervised",
+        "data": "images.npz",
+        "labels": "some",
+        "n-labels": 30,
+        "validation": 6,
+        "clients": 5,
+        "partition": "shards:2",
+        "cohort": 3,
+        "net": "lenet",
+        "rounds": 1,
+        "epochs": 2,
+        "batch": 5,
+        "lr": 0.125,
+        "workers": 0,
+        "device": "cpu",
+        "engine": "local",
+        "seed": 9,
+    }
+    words = [word for name, value in values.items() for word in (f"--{name}", value)]
+    assert shell("run", *words, "--set", "data.some=0.5", "--out", "mine").code == 0
+    tree = configs.read(Path("mine/config.toml"))
+    for name, value in values.items():
+        section, _, key = configs.OPTIONS[name.replace("-", "_")].rpartition(".")
+        assert (tree[section] if section else tree)[key] == value
+
+
+def test_without_out_every_run_gets_a_folder_of_its_own(shell: Shell) -> None:
+    first, second = shell.run("--quiet"), shell.run("--quiet")
+    places = [said.lines[-1].rpartition("saved in ")[2] for said in (first, second)]
+    assert places == ["runs/fedavg-images.npz", "runs/fedavg-images.npz-2"]
+    assert all((shell.folder / place / "model.safetensors").exists() for place in places)
+
+
+def test_quiet_prints_the_last_line_only(shell: Shell) -> None:
+    said = shell.run("--quiet", "--out", "mine")
+    assert len(said.lines) == 1
+    assert said.out.startswith("accuracy ")
+
+
+def strict_json(line: str) -> Any:
+    def refuse(word: str) -> None:
+        raise AssertionError(f"{word} is not JSON")
+
+    return json.loads(line, parse_constant=refuse)
+
+
+def test_json_lines_are_the_records_and_the_result(shell: Shell) -> None:
+    said = shell.run("--json", "--out", "mine")
+    *records, result = map(strict_json, said.lines)
+    assert records == tacit.resume(shell.folder / "mine").history
+    assert result == {"accuracy": records[-1]["accuracy"], "folder": "mine"}
+
+
+def test_json_lines_are_json_even_where_numbers_are_not_finite(shell: Shell) -> None:
+    words = ("--method", "local-only+supervised", "--net", "lenet", "--lr", 1e20, "--set", "train.momentum=0")
+    *records, _ = map(strict_json, shell.run("--json", "--out", "mine", *words).lines)
+    assert records[-1]["metrics"]["loss_supervised"]["mean"] is None
+    silent = ("--method", "local-only", "--set", "faults.crash=1.0", "--set", "engine.min_clients=0")
+    assert strict_json(shell.run("--json", "--out", "silent", *silent).lines[-1])["accuracy"] is None
+
+
+NOISY = """
+from dataclasses import dataclass
+
+from tests.engines.farm import *
+
+
+@dataclass(frozen=True)
+class Noisy(Tally):
+    def client_update(self, client, memory, down):
+        if client.client == 2:
+            raise ValueError("[/red] and [bold]")
+        return super().client_update(client, memory, down)
+"""
+LEFT_OUT = "round 0: without client 2 (failed: ValueError: [/red] and [bold])"
+
+
+@pytest.fixture
+def noisy(shell: Shell) -> Iterator[str]:
+    """A method that fails at one client, with words that look like markup."""
+    (shell.folder / "noisy.py").write_text(NOISY)
+    yield "noisy:Noisy"
+    sys.modules.pop("noisy")
+
+
+def test_clients_that_are_left_out_are_named_with_the_reason_as_it_is(shell: Shell, noisy: str) -> None:
+    said = shell.run("--method", noisy, "--out", "mine")
+    assert said.lines[0] == LEFT_OUT
+    assert "[/red]" in (shell.folder / "mine" / "errors.log").read_text()
+
+
+def test_a_terminal_gets_a_bar_with_the_same_news(shell: Shell, noisy: str) -> None:
+    screen = StringIO()
+    console = Console(file=screen, force_terminal=True, width=80, color_system=None)
+    config = configs.from_options({"method": noisy}, configs.read(Path("images.npz.toml")))
+    display.play(Experiment.create(config, Path("mine")), "auto", console)
+    shown = screen.getvalue()
+    assert LEFT_OUT in shown
+    assert "noisy:Noisy" in shown
+    assert "2/2" in shown
+    assert "acc " in shown
+
+
+def test_a_folder_named_with_brackets_is_named_in_full(shell: Shell) -> None:
+    assert shell.run("--quiet", "--out", "my [bold] run").out.endswith("saved in my [bold] run\n")
+
+
+def test_resume_goes_on_and_a_finished_run_is_only_reported(shell: Shell) -> None:
+    shell.run("--quiet", "--out", "alone")
+    config = configs.make(configs.read(Path("alone/config.toml")))
+    rounds = Experiment.create(config, Path("mine")).rounds()
+    next(rounds)
+    rounds.close()  # type: ignore[attr-defined]
+    said = shell("resume", "mine", "--json")
+    assert said.code == 0
+    assert [strict_json(line).get("round") for line in said.lines] == [1, None]
+    done = shell("resume", "mine")
+    assert done.lines == [shell("resume", "alone", "--quiet").lines[0].replace("alone", "mine")]
+
+
+def test_report_writes_one_page(shell: Shell) -> None:
+    shell.run("--quiet", "--out", "one")
+    shell.run("--quiet", "--out", "two", "--seed", 1)
+    said = shell("report", "one", "two", "--out", "page.html")
+    assert (said.code, said.err) == (0, "")
+    assert said.lines == ["report: page.html"]
+    assert "<html" in (shell.folder / "page.html").read_text()
+
+
+def test_compare_runs_everything_once(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("compare", "images.npz.toml", "--methods", "fedavg+fixmatch, local-only", "--seeds", "0,1", "--out", "all")
+    said = shell(*words, "--set", "train.lr=0.125")
+    assert (said.code, said.err) == (0, "")
+    places = [Path("all") / method / f"seed-{seed}" for method in ("fedavg+fixmatch", "local-only") for seed in (0, 1)]
+    for place in places:
+        run = tacit.resume(shell.folder / place)
+        assert (run.config.method_name, run.config.seed) == (place.parent.name, int(place.name[-1]))
+        assert run.config.train.lr == 0.125
+    assert "fedavg+fixmatch" in said.out
+    assert "±" in said.out
+    assert said.lines[-1] == "report: all/report.html"
+    assert fits(said.out)
+    before = {path: path.stat().st_mtime_ns for place in places for path in (shell.folder / place).rglob("*")}
+
+    def forbidden(*_: object) -> None:
+        raise AssertionError("a finished run was played again")
+
+    monkeypatch.setattr("tacit.display.play", forbidden)
+    again = shell(*words, "--set", "train.lr=0.125")
+    assert again.code == 0
+    assert before == {path: path.stat().st_mtime_ns for place in places for path in (shell.folder / place).rglob("*")}
+    other = shell(*words, "--set", "train.lr=0.25")
+    assert other.code == 2
+    assert "holds a run with another config: choose another --out" in other.err
+
+
+def test_compare_counts_a_seed_once(shell: Shell) -> None:
+    said = shell("compare", "images.npz.toml", "--methods", "fedavg,fedavg", "--seeds", "1,1,01", "--out", "all", "-q")
+    assert said.code == 0
+    assert "±" not in said.out
+    assert [path.name for path in (shell.folder / "all").iterdir() if path.is_dir()] == ["fedavg"]
+
+
+def test_compare_goes_on_with_an_interrupted_run(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("compare", "images.npz.toml", "--methods", "fedavg", "--seeds", "3", "--out", "all", "--quiet")
+    played: list[int] = []
+    rounds = Experiment.rounds
+
+    def stop_after_one(self: Experiment) -> Iterator[object]:
+        for record in rounds(self):
+            played.append(record.round)
+            yield record
+            if len(played) == 1:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(Experiment, "rounds", stop_after_one)
+    assert shell(*words).code == 130
+    assert shell(*words).code == 0
+    assert played == [0, 1]
+
+
+def test_all_configs_of_a_comparison_are_checked_before_the_first_one_runs(shell: Shell) -> None:
+    said = shell("compare", "images.npz.toml", "--methods", "fedavg,fedawg", "--out", "all")
+    assert said.code == 2
+    assert "did you mean 'fedavg'?" in said.err
+    assert not (shell.folder / "all").exists()
+
+
+MISTAKES = {
+    "unknown command": (["rum"], "rum"),
+    "unknown option": (["run", "--round", "3"], "--round"),
+    "missing argument": (["resume"], "folder"),
+    "misspelt method": (["run", "--method", "fedavgg"], "did you mean 'fedavg'?"),
+    "misspelt objective": (["run", "--method", "fedavg+fixmach"], "did you mean 'fixmatch'?"),
+    "misspelt net": (["run", "--net", "lennet"], "did you mean 'lenet'?"),
+    "misspelt data set": (["run", "--data", "fashion"], "did you mean 'fashion-small'?"),
+    "misspelt partition": (["run", "--partition", "idd"], "did you mean 'iid'?"),
+    "misspelt kind": (["ls", "method"], "did you mean 'methods'?"),
+    "misspelt method to show": (["show", "fedproxx"], "did you mean 'fedprox'?"),
+    "wrong type": (["run", "--rounds", "many"], "--rounds"),
+    "impossible value": (["run", "--rounds", "0"], "rounds = 0 is not possible"),
+    "no labels": (["run", "--labels", "client"], "give --per-class"),
+    "unmet need": (["run", "--labels", "client", "--per-class", "1", "--method", "server-only"], "--labels server"),
+    "missing config": (["run", "nowhere.toml"], "there is no file nowhere.toml"),
+    "folder as config": (["run", "."], "can not read ."),
+    "broken TOML": (["run", "broken.toml"], "broken.toml is not valid TOML"),
+    "unknown key": (["run", "odd.toml"], "did you mean 'rounds'?"),
+    "no assignment": (["run", "--set", "method.mu"], "write --set section.name=value"),
+    "set of nothing known": (["run", "--set", "train.lrr=1"], "did you mean 'lr'?"),
+    "set of a section": (["run", "--set", "train=1"], "train is a section"),
+    "existing out": (["run", "images.npz.toml", "--out", "full"], "is not an empty folder: choose another --out"),
+    "out in a file": (["run", "images.npz.toml", "--out", "images.npz/x"], "can not write to images.npz/x"),
+    "missing data file": (["run", "--data", "none.npz", "--per-class", "1"], "there is no file none.npz"),
+    "broken data file": (["run", "--data", "broken.npz", "--per-class", "1"], "broken.npz can not be read"),
+    "no such device": (["run", "images.npz.toml", "--device", "abacus"], "there is no device 'abacus' here"),
+    "resume of nothing": (["resume", "nowhere"], "nowhere holds no run"),
+    "resume of another folder": (["resume", "full"], "full holds no run"),
+    "bad seeds": (["compare", "images.npz.toml", "--methods", "fedavg", "--seeds", "0,x"], "'x' is not a seed"),
+    "odd seeds": (["compare", "images.npz.toml", "--methods", "fedavg", "--seeds", "²"], "'²' is not a seed"),
+    "negative seeds": (["compare", "images.npz.toml", "--methods", "fedavg", "--seeds", "-1"], "'-1' is not a seed"),
+    "no seeds": (["compare", "images.npz.toml", "--methods", "fedavg", "--seeds", ","], "--seeds is empty"),
+    "no methods": (["compare", "images.npz.toml", "--methods", ""], "--methods is empty"),
+    "compare without config": (["compare", "nowhere.toml", "--methods", "fedavg"], "there is no file"),
+    "report of nothing": (["report", "nowhere"], "there is no folder nowhere"),
+    "report of another folder": (["report", "full"], "full holds no run"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_one_line_and_exit_code_2(shell: Shell, mistake: str) -> None:
+    words, hint = MISTAKES[mistake]
+    (shell.folder / "full").mkdir()
+    (shell.folder / "full" / "other.txt").write_text("something")
+    (shell.folder / "broken.toml").write_text("rounds = = 3")
+    (shell.folder / "odd.toml").write_text("roundss = 3")
+    (shell.folder / "broken.npz").write_bytes(b"PK\x03\x04 and so on")
+    before = sorted(shell.folder.rglob("*"))
+    said = shell(*words)
+    assert said.code == 2
+    assert said.out == ""
+    assert said.err.startswith("tacit: ")
+    assert hint in said.err
+    assert said.err.count("\n") == 1
+    assert "Traceback" not in said.err
+    assert sorted(shell.folder.rglob("*")) == before, "something was written"
+
+
+def test_a_run_that_can_not_go_on_says_how_to(shell: Shell) -> None:
+    said = shell("run", "images.npz.toml", "--set", "faults.crash=1.0", "--out", "mine")
+    assert said.code == 2
+    assert said.err.count("\n") == 1
+    assert "0 of 4 clients replied" in said.err
+    assert "its worker died twice" in said.err
+    assert said.err.endswith("(tacit resume mine)\n")
+
+
+def test_ctrl_c_ends_with_130_and_says_how_to_go_on(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tacit.display.play", interrupt)
+        said = shell("run", "images.npz.toml", "--out", "mine")
+    assert said.code == 130
+    assert said.err == "stopped after round 0 of 2; go on with: tacit resume mine\n"
+    assert len(tacit.resume(shell.folder / "mine").history) == 2
+
+
+def test_the_program_starts_and_passes_its_exit_code_on() -> None:
+    """Once for real, as `python -m tacit`."""
+    root = Path(__file__).parent.parent
+    done = subprocess.run(
+        [sys.executable, "-m", "tacit", "show", "fedavgg"],
+        capture_output=True,
+        text=True,
+        timeout=farm.PATIENCE,
+        cwd=root,
+        env=os.environ | {"PYTHONPATH": str(root / "src")},
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == "tacit: unknown method 'fedavgg': did you mean 'fedavg'?\n"
