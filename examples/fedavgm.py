@@ -31,7 +31,7 @@ class FedAvgM:
     needs = Needs()
 
     def start(self, server: ServerContext) -> FedAvgMState:
-        w = server.net.init(server.streams.at("init"))
+        w = server.initial()
         return FedAvgMState(w, zeros_like(w))
 
     def send(self, server: ServerContext, state: FedAvgMState) -> tuple[FedAvgMState, Mapping[int, WeightsDown]]:

@@ -30,7 +30,7 @@ def test_a_method_outside_the_package_runs_and_without_momentum_is_fedavg() -> N
         "workers": 2,
     }
     fedavg = tacit.run(method="fedavg+fixmatch", **small)
-    plain = tacit.run(method="fedavgm:FedAvgM+fixmatch", **small, **{"method.beta": 0.0})
+    plain = tacit.run(method="fedavgm:FedAvgM+fixmatch", **small | {"method.beta": 0.0})
     heavy = tacit.run(method="fedavgm:FedAvgM+fixmatch", **small)
     assert fedavg.params is not None
     assert plain.params is not None

@@ -61,12 +61,17 @@ def start(net: Net) -> Params:
     return net.init(Streams(0).at("init"))
 
 
+def channels_last(module: torch.nn.Module) -> torch.nn.Module:
+    """The module with its kernels in the order in memory that Tacit computes with."""
+    return module.to(memory_format=torch.channels_last)  # type: ignore[no-any-return, call-overload]
+
+
 # SGD is torch's.
 
 
 def torch_run(net: Net, initial: Params, visits: list[ClientContext], kept: bool = False) -> Params:
     """The same batches through torch.optim.SGD; the optimizer is new at every visit unless kept."""
-    module = net.module(initial).train()
+    module = channels_last(net.module(initial)).train()
     optimizer: torch.optim.SGD | None = None
     for holder in visits:
         train = holder.train
@@ -440,7 +445,7 @@ def test_predict_is_the_softmax_of_plain_views() -> None:
     weights = start(net)
     before = clone(weights)
     probabilities = predict(net, weights, data.x, Halved())
-    reference = torch.cat([net.module(weights)(part / 2) for part in data.x.split(500)]).softmax(dim=1)
+    reference = torch.cat([channels_last(net.module(weights))(part / 2) for part in data.x.split(500)]).softmax(dim=1)
     assert torch.equal(probabilities, reference.detach())
     assert not probabilities.requires_grad
     assert same(weights, before)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tacit import params
-from tacit.params import Params
+from tacit.params import Params, channels_last, clone, equal
 
 SHAPES: dict[str, tuple[int, ...]] = {"weight": (2, 3), "bias": (2,), "scale": ()}
 
@@ -274,3 +274,16 @@ def test_patches_work_in_other_precisions(kind: torch.dtype) -> None:
     changes = params.sparsify(meant, held)
     assert changes["w"].index.tolist() == [1, 2]
     assert params.equal(params.patch(held, changes), meant)
+
+
+@pytest.mark.parametrize("shape", [(4, 1, 5, 5), (4, 3, 5, 5), (4, 3, 1, 1)])
+def test_the_order_in_memory_does_not_depend_on_where_weights_come_from(shape: tuple[int, ...]) -> None:
+    usual = {"kernel": torch.randn(shape), "bias": torch.randn(4)}
+    other = {name: value.clone(memory_format=torch.preserve_format) for name, value in channels_last(usual).items()}
+    for order in (channels_last, clone):
+        one, two = order(usual), order(other)
+        assert equal(one, usual)
+        assert equal(two, usual)
+        assert all(one[name].stride() == two[name].stride() for name in one)
+    assert channels_last(usual)["kernel"].is_contiguous(memory_format=torch.channels_last)
+    assert clone(other)["kernel"].stride() == torch.empty(shape).stride()

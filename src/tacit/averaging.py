@@ -37,7 +37,7 @@ class WeightsUp:
 
 def start_weights(server: ServerContext) -> WeightsState:
     """A freshly initialised common model; every method starts from the same one."""
-    return WeightsState(server.net.init(server.streams.at("init")))
+    return WeightsState(server.initial())
 
 
 def train_on_server(server: ServerContext, state: WeightsState, objective: Objective) -> WeightsState:

@@ -33,7 +33,7 @@ ROWS: dict[str, dict[str, Any]] = {
 NEXT = (
     ("every method and objective", "tacit ls"),
     ("what a method's settings mean", "tacit show fedprox+fixmatch"),
-    ("labels at the server alone, uneven clients", "tacit run --labels server --per-class 10 --partition dirichlet:0.5"),
+    ("labels at the server, uneven clients", "tacit run --labels server --per-class 10 --partition dirichlet:0.5"),
 )
 
 

@@ -158,13 +158,14 @@ class _Descent:
         self, holder: Holder, start: Params, velocity: Params | None, prox: float, correction: Params | None
     ) -> None:
         train, names = holder.train, holder.net.trainable
-        self.w = {name: value.to(holder.device) for name, value in params.clone(start).items()}
+        self.w = params.channels_last({name: value.to(holder.device) for name, value in start.items()})
         self._names, self._train, self._prox = names, train, prox
         self._lr = learning_rate(train, holder.round, holder.rounds)
         self._leaves = [self.w[name].requires_grad_() for name in names]
         self._anchor = [start[name].to(holder.device) for name in names] if prox else []
         self._shift = [] if correction is None else [correction[name].to(holder.device) for name in names]
-        self._velocity = [velocity[name].to(holder.device, copy=True) for name in names] if velocity else []
+        kept = params.channels_last(velocity or {})
+        self._velocity = [kept[name].to(holder.device) for name in names] if kept else []
         self._sums: dict[str, Tensor] = {}
         self._guesses: list[Guesses] = []
         self.steps = 0
@@ -172,7 +173,7 @@ class _Descent:
     @property
     def velocity(self) -> Params | None:
         """The momentum buffer by name, or None where there is none."""
-        return dict(zip(self._names, self._velocity, strict=True)) if self._velocity else None
+        return params.clone(dict(zip(self._names, self._velocity, strict=True))) if self._velocity else None
 
     def step(self, cost: Cost) -> None:
         """One step: gradient, proximal pull, clipping, correction, weight decay, momentum, in this order."""
@@ -257,6 +258,7 @@ def predict(net: Net, model: Params, x: Tensor, views: Views) -> Tensor:
     """(n, …) as stored -> probabilities (n, c), without augmentation, on the model's device."""
     device = next(iter(model.values())).device
     parts = (views.plain(part.to(device)) for part in x.split(EVALUATION_BATCH))
+    model = params.channels_last(model)
     return torch.cat([functional.softmax(net.apply(model, part), dim=1) for part in parts])
 
 
@@ -276,7 +278,7 @@ class Score:
 @torch.no_grad()
 def evaluate(net: Net, model: Params, samples: Samples, views: Views, device: torch.device) -> Score:
     """Correct answers and summed loss on labeled samples, one forward pass."""
-    logits = net.apply(model, views.plain(samples.x.to(device)))
+    logits = net.apply(params.channels_last(model), views.plain(samples.x.to(device)))
     y = samples.y.to(device)
     loss = functional.cross_entropy(logits, y, reduction="sum")
     return Score(int((logits.argmax(dim=1) == y).sum()), float(loss), len(samples))

@@ -77,6 +77,10 @@ class Holder:
         """This holder's random stream for one use in this round."""
         raise NotImplementedError
 
+    def initial(self) -> Params:
+        """The weights that every method starts from with this seed."""
+        return {name: value.to(self.device) for name, value in self.net.init(self.streams.at("init")).items()}
+
 
 @dataclass(frozen=True)
 class ClientContext(Holder):

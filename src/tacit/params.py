@@ -43,8 +43,18 @@ def zeros_like(a: Mapping[str, Tensor]) -> Params:
 
 
 def clone(a: Mapping[str, Tensor]) -> Params:
-    """A copy that shares nothing with a and carries no gradient."""
-    return {name: value.detach().clone() for name, value in a.items()}
+    """A copy that shares nothing with a, carries no gradient and lies in memory in the usual order."""
+    return {name: value.detach().clone(memory_format=torch.contiguous_format) for name, value in a.items()}
+
+
+def channels_last(a: Mapping[str, Tensor]) -> Params:
+    """A copy whose convolution kernels lie in memory channels last: oneDNN is up to twice as fast with these.
+
+    Its algorithms follow the order in memory, and the last bits follow the algorithms. So that these do not depend on
+    where weights come from, whatever computes with a network takes this copy first.
+    """
+    last, usual = torch.channels_last, torch.contiguous_format
+    return {name: value.detach().clone(memory_format=last if value.dim() == 4 else usual) for name, value in a.items()}
 
 
 def mean(models: Sequence[Mapping[str, Tensor]], weights: Sequence[float] | None = None) -> Params:
@@ -77,9 +87,7 @@ def norm(a: Mapping[str, Tensor]) -> float:
 def equal(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> bool:
     """Whether both hold the same names with the same shapes, types and bits."""
     return a.keys() == b.keys() and all(
-        a[name].shape == b[name].shape
-        and a[name].dtype == b[name].dtype
-        and not _changed(a[name], b[name], 0.0).any()
+        a[name].shape == b[name].shape and a[name].dtype == b[name].dtype and not _changed(a[name], b[name], 0.0).any()
         for name in a
     )
 

@@ -41,7 +41,8 @@ def test_fashion_small() -> None:
     assert torch.bincount(source.y).tolist() == [600] * 10
     assert torch.bincount(source.y_test).tolist() == [100] * 10
     assert len(source.classes) == 10
-    assert source.flip
+    assert not source.flip
+    assert source.shift == 2
     pixels = source.x.double() / 255
     assert source.mean == pytest.approx([float(pixels.mean())])
     assert source.std == pytest.approx([float(pixels.std(correction=0))])

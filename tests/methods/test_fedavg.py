@@ -56,14 +56,17 @@ def test_a_round_by_hand() -> None:
         assert played.state.w["p"].item() == pytest.approx(expected, abs=1e-12)
 
 
-def test_one_client_is_plain_sgd_on_its_data() -> None:
+@pytest.mark.parametrize("keep", ["reset", "keep"])
+def test_one_client_is_plain_sgd_on_its_data(keep: Any) -> None:
     net = linear()
-    train = Training(epochs=2, batch=6, lr=0.1, momentum=0.9)
+    train = Training(epochs=2, batch=6, lr=0.1, momentum=0.9, optimizer=keep)
     given = job(FedAvg(SUPERVISED), federation([points(0, 20)]), net, train=train, rounds=3)
     played = play_all(given)
     module = net.module(given.method.start(given.server(0, {})).w).train()
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
     for round in range(3):
-        optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
+        if keep == "reset":
+            optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
         for batch in batches(given.client(round, 0)):
             optimizer.zero_grad()
             F.cross_entropy(module(batch.x), batch.y).backward()

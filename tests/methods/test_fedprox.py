@@ -18,7 +18,7 @@ from tests.toys import Quadratic, apart, federation, hide, job, linear, play_all
 @pytest.mark.parametrize("weights", ["samples", "uniform"])
 def test_without_pull_it_is_fedavg_to_the_last_bit(weights: Any) -> None:
     data = federation([hide(points(0, 20), shown=6), points(1, 10)], server=points(9, 8))
-    train = Training(epochs=2, batch=6, lr=0.1)
+    train = Training(epochs=2, batch=6, lr=0.1, optimizer="keep")
     prox, avg = (
         play_all(job(method, data, linear(), train=train))
         for method in (FedProx(FixMatch(threshold=0.4), mu=0.0, weights=weights), FedAvg(FixMatch(0.4), weights))

@@ -301,6 +301,18 @@ def test_batch_statistics_have_no_control_variate() -> None:
         assert torch.allclose(merged.x[name], half_way, atol=1e-6)
 
 
+def test_a_client_may_keep_its_batch_statistics() -> None:
+    net = build("lenet", (1, 16, 16), 3, "batch", width=0.5)
+    given = job(Scaffold(Supervised()), federation([images(0, 12)]), net, train=Training(batch=4, buffers="keep"))
+    state = given.method.start(given.server(0, {}))
+    first = visit(given, 0, ScaffoldDown(state.x, state.c))
+    received = ScaffoldDown(net.init(given.streams.at("what others made of it")), state.c)
+    own = ScaffoldDown(received.x | first.memory.kept.buffers, state.c)
+    again, as_if = visit(given, 0, received, first.memory), visit(given, 0, own, ScaffoldMemory(first.memory.c, None))
+    assert same(again.model, as_if.model)
+    assert not same(again.model, visit(given, 0, received, ScaffoldMemory(first.memory.c, None)).model)
+
+
 def test_a_client_with_nothing_to_train_on_only_listens() -> None:
     data = federation([points(0, 20), hide(points(1, 20))])
     given = job(Scaffold(Supervised()), data, linear(), rounds=2)

@@ -125,7 +125,7 @@ def federation(source: Source, split: Split) -> Federation:
         server=ServerData(true.take(torch.from_numpy(split.server)), true.take(torch.from_numpy(split.validation))),
         test=Samples(source.x_test, source.y_test),
         classes=source.classes,
-        views=ImageViews(source.mean, source.std, source.flip),
+        views=ImageViews(source.mean, source.std, source.flip, source.shift),
         truth=source.y,
     )
 

@@ -46,9 +46,7 @@ class Task:
 class LocalCourier:
     """A pool of worker processes."""
 
-    def __init__(
-        self, job: Job, workers: int, start: Start | None = None, private: Sequence[IO[bytes]] = ()
-    ) -> None:
+    def __init__(self, job: Job, workers: int, start: Start | None = None, private: Sequence[IO[bytes]] = ()) -> None:
         """Start the workers, by fork where that is safe unless `start` says otherwise; `close` ends them.
 
         `private` are open files that forked workers must not hold on to when this process is gone, such as a lock.

@@ -55,7 +55,7 @@ class LocalOnly:
         self, client: ClientContext, memory: LocalOnlyMemory | None, down: LocalOnlyDown
     ) -> Reply[LocalOnlyMemory, LocalOnlyUp]:
         """Train on from where this client left off."""
-        memory = memory or LocalOnlyMemory(client.net.init(client.streams.at("init")), None)
+        memory = memory or LocalOnlyMemory(client.initial(), None)
         trained = fit(client, memory.w, self.objective, kept=memory.kept)
         own = LocalOnlyMemory(trained.params, trained.kept)
         return Reply(own, None, trained.metrics, trained.params, trained.guesses)

@@ -62,8 +62,8 @@ class Scaffold:
 
     def start(self, server: ServerContext) -> ScaffoldState:
         """Line 1: initial x; c and all c_i are zero."""
-        x = server.net.init(server.streams.at("init"))
-        return ScaffoldState(x, zeros_like({name: x[name].to(server.device) for name in server.net.trainable}))
+        x = server.initial()
+        return ScaffoldState(x, zeros_like({name: x[name] for name in server.net.trainable}))
 
     def send(self, server: ServerContext, state: ScaffoldState) -> tuple[ScaffoldState, Mapping[int, ScaffoldDown]]:
         """Line 5: communicate (x, c) to the cohort; where the server has labels, it trains x first."""
