@@ -40,9 +40,17 @@ def start_weights(server: ServerContext) -> WeightsState:
     return WeightsState(server.initial())
 
 
+def fit_server(server: ServerContext, w: Params, objective: Objective, kept: Kept | None) -> Trained:
+    """Train on the server's labels and log how that went; nothing happens where the server has none."""
+    trained = fit(server, w, objective, kept=kept)
+    for name, value in trained.metrics.items():
+        server.log(name, value)
+    return trained
+
+
 def train_on_server(server: ServerContext, state: WeightsState, objective: Objective) -> WeightsState:
     """The common model after training on the server's labels; as it is where the server has none."""
-    trained = fit(server, state.w, objective, kept=state.kept)
+    trained = fit_server(server, state.w, objective, state.kept)
     return WeightsState(trained.params, trained.kept)
 
 

@@ -21,6 +21,8 @@ def test_it_is_the_servers_training_round_after_round() -> None:
         assert trained.steps == 3  # ⌈14/6⌉
         w, kept = trained.params, trained.kept
     assert same(played.state.w, w)
+    assert [record.server["steps"] for record in played.records] == [3, 3, 3]
+    assert all("loss_supervised" in record.server for record in played.records)
     assert given.method.model(played.state) is played.state.w
     assert apart(w, given.method.start(given.server(0, {})).w) > 1e-2
 

@@ -51,11 +51,12 @@ def test_last5_of_a_short_run_is_the_mean_of_what_there_is(tmp_path: Path) -> No
 
 
 def test_costs_are_sums_over_rounds(tmp_path: Path) -> None:
-    rounds = [record(0, 0.1, bytes_up=3, bytes_down=5), record(1, 0.1, bytes_up=7, bytes_down=11)]
+    trained = {"steps": 4.0}  # at the server, in the second round
+    rounds = [record(0, 0.1, bytes_up=3, bytes_down=5), record(1, 0.1, bytes_up=7, bytes_down=11, server=trained)]
     run = load(write_run(tmp_path / "run", rounds))
     assert (run.bytes_up, run.bytes_down) == (3 + 7, 5 + 11)
     assert run.cumulative_bytes == [(1, 8), (2, 8 + 18)]
-    assert (run.steps, run.seconds) == (10 + 10, 2.0 + 2.0)
+    assert (run.steps, run.seconds) == (10 + 10 + 4, 2.0 + 2.0)
 
 
 def test_skipped_clients_are_counted_by_reason(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ are spawned and the data is moved to shared memory first. Main process and worke
 pipes; a worker has one task at a time.
 """
 
+import ctypes
 import json
 import multiprocessing
 import os
@@ -27,6 +28,7 @@ from tacit.errors import TacitError
 from tacit.learn import Score
 from tacit.params import Params
 
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 ATTEMPTS = 2  # a task whose worker dies is given to another worker once
 GRACE = 5.0  # seconds that workers have to finish what they are at, all together, before they are killed
 
@@ -206,6 +208,7 @@ def _serve(job: Job, connection: Connection, inherited: Sequence[Connection | IO
     for other in inherited:
         other.close()
     torch.set_num_threads(1)
+    _keep_freed_memory()
     with suppress(EOFError, OSError):
         while True:
             request = json.loads(connection.recv_bytes())
@@ -213,6 +216,14 @@ def _serve(job: Job, connection: Connection, inherited: Sequence[Connection | IO
             answer = _score(job, request, attached) if "parts" in request else _visit(job, request, attached)
             for frame in (str(len(answer)).encode(), *answer):
                 connection.send_bytes(frame)
+
+
+def _keep_freed_memory() -> None:
+    """Have the C library keep what tensors give back: asking the kernel anew for every large one costs a fifth."""
+    with suppress(OSError, AttributeError):  # other C libraries do without
+        library = ctypes.CDLL(None)
+        library.mallopt(M_MMAP_THRESHOLD, 1 << 25)
+        library.mallopt(M_TRIM_THRESHOLD, 1 << 30)
 
 
 def _score(job: Job, request: dict[str, Any], attached: Frames) -> Frames:

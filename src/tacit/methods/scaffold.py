@@ -6,7 +6,7 @@ from typing import Literal
 
 import torch
 
-from tacit.averaging import average
+from tacit.averaging import average, fit_server
 from tacit.learn import Kept, Objective, batches, fit, learning_rate
 from tacit.method import ClientContext, Needs, Positive, Reply, ServerContext
 from tacit.objectives import FixMatch
@@ -67,7 +67,7 @@ class Scaffold:
 
     def send(self, server: ServerContext, state: ScaffoldState) -> tuple[ScaffoldState, Mapping[int, ScaffoldDown]]:
         """Line 5: communicate (x, c) to the cohort; where the server has labels, it trains x first."""
-        trained = fit(server, state.x, self.objective, kept=state.kept)
+        trained = fit_server(server, state.x, self.objective, state.kept)
         state = ScaffoldState(trained.params, state.c, trained.kept)
         return state, dict.fromkeys(server.cohort, ScaffoldDown(state.x, state.c))
 

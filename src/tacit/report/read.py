@@ -97,8 +97,8 @@ class Run:
 
     @property
     def steps(self) -> int:
-        """Local steps of all clients."""
-        return sum(record["steps"] for record in self.rounds)
+        """Steps of training, at all clients and at the server."""
+        return sum(record["steps"] + int(record.get("server", {}).get("steps", 0)) for record in self.rounds)
 
     @property
     def seconds(self) -> float:
