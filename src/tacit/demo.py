@@ -57,7 +57,8 @@ def show(folder: Path, console: Console) -> None:
     console.print()
     print(plots.terminal_curve(runs, width, 15, color=console.color_system is not None))
     page.write(runs, folder / "report.html", "tacit demo")
-    console.print(f"\nreport: {folder / 'report.html'}\n\nnext:", highlight=False, soft_wrap=True)
+    plots.save(plots.figure(runs), folder / "curve.png")
+    console.print(f"\nreport: {folder / 'report.html'}\n\nnext:", highlight=False, markup=False, soft_wrap=True)
     for what, command in NEXT:
         console.print(f"  {command}\n      [dim]{what}[/dim]", highlight=False, soft_wrap=True)
 
