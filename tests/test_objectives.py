@@ -137,7 +137,7 @@ def test_the_gradient_goes_through_the_strong_view_and_not_through_the_target() 
 @pytest.mark.parametrize("labeler", ["local", "global"])
 def test_a_client_without_labels_learns(labeler: Any) -> None:
     net = linear()
-    holder = client(hide(points(0, 20)), net, Training(lr=0.1))
+    holder = client(hide(points(0, 20)), net, Training(batch=6, lr=0.1))
     trained = fit(holder, start(net), FixMatch(threshold=0.0, labeler=labeler))
     assert apart(trained.params, start(net)) > 1e-3
     assert "loss_supervised" not in trained.metrics

@@ -1,5 +1,8 @@
 """The demo: one federation, with its few labels, with its unlabeled images too, and with all labels."""
 
+import os
+import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +39,9 @@ ROWS: dict[str, dict[str, Any]] = {
     "all labels": {"method": "fedavg+supervised", "labels": "all", "per_class": None},
 }
 NEXT = (
-    ("every method and objective", "tacit ls"),
-    ("what a method's settings mean", "tacit show fedprox+fixmatch"),
-    ("labels at the server, uneven clients", "tacit run --labels server --per-class 10 --partition dirichlet:0.5"),
+    ("every method and objective", "ls"),
+    ("what a method's settings mean", "show fedprox+fixmatch"),
+    ("labels at the server, uneven clients", "run --labels server --per-class 10 --partition dirichlet:0.5"),
 )
 
 
@@ -59,8 +62,13 @@ def show(folder: Path, console: Console) -> None:
     page.write(runs, folder / "report.html", "tacit demo")
     plots.save(plots.figure(runs), folder / "curve.png")
     console.print(f"\nreport: {folder / 'report.html'}\n\nnext:", highlight=False, markup=False, soft_wrap=True)
-    for what, command in NEXT:
-        console.print(f"  {command}\n      [dim]{what}[/dim]", highlight=False, soft_wrap=True)
+    for what, arguments in NEXT:
+        console.print(f"  {_program()} {arguments}\n      [dim]{what}[/dim]", highlight=False, soft_wrap=True)
+
+
+def _program() -> str:
+    """How to call this program from here: by its name, or by its path where the shell does not find it."""
+    return "tacit" if shutil.which("tacit") else os.path.relpath(sys.argv[0])
 
 
 def _play(label: str, options: dict[str, Any], folder: Path, console: Console) -> Run:

@@ -136,6 +136,13 @@ def test_only_what_does_not_fit_is_written(tmp_path: Path) -> None:
     assert [memories.get(k) for k in (1, 2, 3, 4, 5)] == [b"1111", b"2222", b"3", b"4" * 100, None]
 
 
+def test_a_memory_that_is_replaced_makes_room(tmp_path: Path) -> None:
+    memories = Memories(tmp_path, 8)
+    for round in range(10):
+        memories.commit(round, {1: b"1111", 2: b"2222"})
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_checkpointed_memory_outlives_newer_ones_that_are_spilled(tmp_path: Path) -> None:
     memories = Memories(tmp_path, 0)
     memories.commit(0, {1: b"old"})

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -34,7 +34,7 @@ REAL = {
     "clients": 12,
     "cohort": 5,
     "net": "linear",
-    "rounds": 12,
+    "rounds": 16,
     "workers": 2,
     "train.steps": 4,
     "train.batch": 16,
@@ -310,6 +310,58 @@ def test_checkpoints_come_as_often_as_asked_and_at_the_end(
     assert saved == sorted({round for round in range(1, 5) if round % every == 0} | {4})
 
 
+def test_all_that_a_checkpoint_points_to_is_on_disk_before_it_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut forgets what was not synced; the switch must come last."""
+    synced: set[str] = set()
+    switched: list[int] = []
+    sync, rename = os.fsync, Path.rename
+
+    def seen_sync(handle: int) -> None:
+        synced.add(str(Path(f"/proc/self/fd/{handle}").readlink()).removesuffix(".partial"))
+        sync(handle)
+
+    def seen_rename(path: Path, target: Path) -> Path:
+        if target.name == "latest.json":
+            latest = json.loads(path.read_bytes())
+            needed = {target, target.parent / latest["state"], target.parent.parent / "rounds.jsonl"}
+            needed |= set((target.parent / "memories").iterdir()) | {target.parent / "memories"}
+            assert {str(file) for file in needed} <= synced
+            switched.append(latest["round"])
+        return rename(path, target)
+
+    monkeypatch.setattr(os, "fsync", seen_sync)
+    monkeypatch.setattr(Path, "rename", seen_rename)
+    tacit.run(out=tmp_path / "run", **tiny(tmp_path))
+    assert switched == [1, 2, 3]
+
+
+def test_a_checkpoint_that_can_not_be_written_leaves_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full at the first, second, third … write of a checkpoint."""
+    sync = os.fsync
+    for number in range(1, 100):
+        folder = unfinished(tmp_path / str(number))
+        left = number
+
+        def full(handle: int) -> None:
+            nonlocal left
+            left -= 1
+            if left <= 0:
+                raise OSError(28, "No space left on device")
+            sync(handle)
+
+        with monkeypatch.context() as patch, suppress(OSError):
+            patch.setattr(os, "fsync", full)
+            next(Experiment.reopen(folder).rounds())
+            break
+        assert Experiment.reopen(folder).finished_rounds() == 2
+        assert len(tacit.resume(folder).history) == 3
+    assert number > 4
+
+
 def test_closing_in_between_saves_what_was_played(tmp_path: Path) -> None:
     config = configs.from_options(tiny(tmp_path, **{"log.checkpoint_every": 3}))
     experiment = Experiment.create(config, tmp_path / "run")
@@ -324,6 +376,7 @@ def test_closing_in_between_saves_what_was_played(tmp_path: Path) -> None:
 
 def unfinished(folder: Path) -> Path:
     """A run of three rounds that stopped after two."""
+    folder.mkdir(exist_ok=True)
     rounds = Experiment.create(configs.from_options(tiny(folder)), folder / "run").rounds()
     next(rounds)
     next(rounds)

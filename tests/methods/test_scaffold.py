@@ -334,6 +334,16 @@ def test_the_server_trains_first_where_it_has_labels() -> None:
     assert apart(state.x, begin.x) > 1e-3
 
 
+def test_the_server_keeps_its_momentum_if_told_to() -> None:
+    data, train = federation([points(0, 20)], server=points(9, 12)), Training(batch=6, lr=0.1, optimizer="keep")
+    given = job(Scaffold(Supervised()), data, linear(), server_train=train)
+    first, second = given.server(0, {}), given.server(1, {})
+    state, _ = given.method.send(first, given.method.start(first))
+    later, _ = given.method.send(second, state)
+    assert same(later.x, fit(second, state.x, Supervised(), kept=state.kept).params)
+    assert not same(later.x, fit(second, state.x, Supervised()).params)
+
+
 def test_control_variates_live_on_the_device_of_the_run() -> None:
     server = replace(job(Scaffold(), federation([points(0, 4)]), linear()).server(0, {}), device=torch.device("meta"))
     assert {value.device.type for value in Scaffold().start(server).c.values()} == {"meta"}
