@@ -358,6 +358,11 @@ def test_a_network_of_ones_own(images: str, own: str) -> None:
             "lab_methods:Fresh can not work with momentum kept between rounds: use train.optimizer = 'reset'",
         ),
         ("fedavg", {"train.buffers": "recompute"}, "buffers = 'recompute' needs samples at the server"),
+        (
+            "fedavg",
+            {"train.buffers": "keep", "net.norm": "batch", "net": "lenet"},
+            "buffers = 'keep' leaves the common model without BatchNorm statistics: use 'average' or --labels server",
+        ),
         ("fedavg", {"per_class": None}, "labels at the client need a number: give --per-class"),
         ("fedavg", {"n_labels": 3}, "exclude each other: give one of them"),
         ("fedavg", {"device": "cuda:99"}, "there is no device 'cuda:99' here: use --device cpu"),

@@ -239,3 +239,13 @@ def test_a_network_of_the_user_is_found_by_module_and_name(tmp_path: Path, monke
 def test_an_unknown_name_is_refused_with_the_closest() -> None:
     with pytest.raises(TacitError, match="did you mean 'lenet'"):
         build("lennet", GREY, 10)
+
+
+def test_a_layer_that_counts_its_batches_is_refused() -> None:
+    with pytest.raises(TacitError, match="give it a momentum"):
+        Net(lambda: torch.nn.Sequential(torch.nn.BatchNorm1d(3, momentum=None)))
+
+
+def test_choices_of_ours_are_refused_for_a_network_of_the_user() -> None:
+    with pytest.raises(TacitError, match="net.norm and net.width are not for networks of your own"):
+        build("torch.nn:Linear", (3,), 2, width=2.0)

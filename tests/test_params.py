@@ -287,3 +287,13 @@ def test_the_order_in_memory_does_not_depend_on_where_weights_come_from(shape: t
         assert all(one[name].stride() == two[name].stride() for name in one)
     assert channels_last(usual)["kernel"].is_contiguous(memory_format=torch.channels_last)
     assert clone(other)["kernel"].stride() == torch.empty(shape).stride()
+
+
+def test_models_of_different_shapes_are_refused() -> None:
+    with pytest.raises(ValueError, match="different shapes"):
+        params.add({"w": torch.ones(3)}, {"w": torch.ones(1)})
+
+
+def test_a_nan_is_a_change_at_any_threshold() -> None:
+    change = params.sparsify({"w": torch.tensor([1.0, float("nan")])}, {"w": torch.tensor([1.0, 1.0])}, 0.5)
+    assert change["w"].index.tolist() == [1]

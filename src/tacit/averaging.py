@@ -77,9 +77,11 @@ def average(
     BatchNorm statistics follow `train.buffers`: averaged like everything else, kept as the server holds them, or
     recomputed on the server's labeled samples.
     """
-    if not models:
-        return held
-    merged = params.mean(models, weights)
+    return settle(server, held, params.mean(models, weights)) if models else held
+
+
+def settle(server: ServerContext, held: Params, merged: Params) -> Params:
+    """`merged` with BatchNorm statistics by `train.buffers`; they belong to its weights, so this comes last."""
     if server.train.buffers == "keep":
         return merged | {name: held[name] for name in server.net.buffers}
     if server.train.buffers == "recompute" and len(server.samples):

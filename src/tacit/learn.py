@@ -239,7 +239,7 @@ def learning_rate(train: Training, round: int, rounds: int) -> float:
     try:
         if kind == "constant" and not argument:
             return train.lr
-        if kind == "decay":
+        if kind == "decay" and 0 < float(argument) <= 1:
             return train.lr * float(argument) ** elapsed
         if kind == "cosine":
             return train.lr * max(0.0, cos(float(Fraction(argument or "1/2")) * pi * elapsed / span))

@@ -11,7 +11,7 @@ from torch.func import functional_call
 
 from tacit import own
 from tacit.errors import TacitError, unknown
-from tacit.params import Params, clone
+from tacit.params import Params, channels_last, clone
 from tacit.random import seeded
 
 Norm = Literal["none", "batch", "group"]
@@ -30,6 +30,8 @@ class Net:
         cpu = torch.device("cpu")
         with seeded(torch.Generator().manual_seed(0), cpu):
             self._training, self._evaluating = build().train(), build().eval()
+        if any(_counts(layer) for layer in self._training.modules()):
+            raise TacitError("BatchNorm with momentum=None depends on how often a process ran it: give it a momentum")
         self.trainable = tuple(name for name, p in self._training.named_parameters() if p.requires_grad)
         self.names = tuple(_tensors(self._training))
         self.buffers = tuple(name for name in self.names if name not in dict(self._training.named_parameters()))
@@ -48,22 +50,22 @@ class Net:
 
     def restate(self, params: Params, inputs: Iterable[Tensor]) -> Params:
         """`params` with BatchNorm statistics recomputed: their plain average over these batches."""
-        module = deepcopy(self._evaluating)
+        module, restated = deepcopy(self._evaluating), channels_last(params)
         for layer in module.modules():
             if isinstance(layer, nn.modules.batchnorm._BatchNorm):
                 layer.train()
                 layer.momentum = None  # torch's way to say: cumulative average
                 layer.reset_running_stats()
-        restated = clone(params)
         with torch.no_grad():
             for x in inputs:
                 functional_call(module, restated, (x,))
-        return restated
+        return clone(restated)
 
     def module(self, params: Params) -> nn.Module:
         """An ordinary torch module with these weights, in evaluation mode."""
-        module = self._build().eval()
-        module.load_state_dict(params, strict=False)
+        with seeded(torch.Generator(), torch.device("cpu")):
+            module = self._build().eval()
+        module.load_state_dict(module.state_dict() | params)
         return module
 
     def size(self) -> int:
@@ -75,6 +77,11 @@ def _tensors(module: nn.Module) -> Params:
     """Parameters and float buffers; integer buffers only count batches and stay in the skeleton."""
     named = dict(module.named_parameters())
     return named | {name: b for name, b in module.named_buffers() if b.is_floating_point()}
+
+
+def _counts(layer: nn.Module) -> bool:
+    """Whether a layer's result depends on a counter of batches, which is not in `Params`."""
+    return isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.momentum is None
 
 
 def _norm(kind: Norm, channels: int) -> nn.Module:
@@ -159,6 +166,8 @@ def find(name: str) -> Callable[..., nn.Module]:
 def build(name: str, shape: tuple[int, ...], classes: int, norm: Norm = "none", width: float = 1.0) -> Net:
     """The network of this name for inputs of `shape`."""
     factory = find(name)
+    if name not in NETS and (norm, width) != ("none", 1.0):
+        raise TacitError(f"net.norm and net.width are not for networks of your own: leave them out with {name}")
     choices = (norm, width) if name in NETS else ()
     try:
         return Net(partial(factory, shape, classes, *choices))

@@ -2,7 +2,7 @@
 
 Models are values here: every function returns new tensors and leaves its arguments alone. So θ = σ + ψ is
 `add(sigma, psi)`, an average is `mean`, and a control variate is just another dict. Dicts that are combined
-must have the same names; a mismatch raises `KeyError` instead of being cut short.
+must have the same names and shapes; a mismatch raises instead of being cut short or broadcast.
 """
 
 from collections.abc import Mapping, Sequence
@@ -131,11 +131,13 @@ def patch(held: Mapping[str, Tensor], changes: Mapping[str, Sparse]) -> Params:
 def _names(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> list[str]:
     if a.keys() != b.keys():
         raise KeyError(f"these models have different names: {sorted(a.keys() ^ b.keys())}")
+    if wrong := [name for name in a if a[name].shape != b[name].shape]:
+        raise ValueError(f"these models have different shapes: {wrong}")
     return list(a)
 
 
 def _changed(new: Tensor, old: Tensor, threshold: float) -> Tensor:
     if threshold > 0:
-        return (new - old).abs() > threshold
+        return ~((new - old).abs() <= threshold)  # a NaN counts as a change
     bits = _BITS[new.element_size()]
     return new.contiguous().view(bits) != old.contiguous().view(bits)

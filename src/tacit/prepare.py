@@ -51,6 +51,8 @@ def build_job(config: Config) -> tuple[Job, scenario.Split]:
 
 def _refuse_unmet_needs(config: Config, job: Job) -> None:
     """One sentence with the remedy, before anything starts."""
+    if not len(job.federation.test):
+        raise TacitError(f"{config.data.name} has no labeled samples to test on: add x_test and y_test to it")
     needs, name, federation = job.method.needs, config.method_name, job.federation
     labels_at_clients = bool((federation.pool.y >= 0).any())
     if needs.client_labels and not labels_at_clients:
@@ -66,6 +68,11 @@ def _refuse_unmet_needs(config: Config, job: Job) -> None:
         raise TacitError(f"{name} needs a network with features and {config.net.name} has none: use --net lenet")
     if needs.fresh_momentum and config.train.optimizer == "keep":
         raise TacitError(f"{name} can not work with momentum kept between rounds: use train.optimizer = 'reset'")
+    keeps = "keep" in (config.train.buffers, config.server_train.buffers)
+    if keeps and job.net.buffers and not len(federation.server.labeled):
+        raise TacitError(
+            "buffers = 'keep' leaves the common model without BatchNorm statistics: use 'average' or --labels server"
+        )
     recompute = "recompute" in (config.train.buffers, config.server_train.buffers)
     if recompute and not len(federation.server.labeled):
         raise TacitError("buffers = 'recompute' needs samples at the server: use --labels server or 'average'")

@@ -39,7 +39,10 @@ def seeded(stream: torch.Generator, device: torch.device) -> Iterator[None]:
 
     Layers such as dropout draw from the global generator; this gives those draws a name too.
     """
-    devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(stream.initial_seed())
+    cuda, seed = device.type == "cuda", stream.initial_seed()
+    with torch.random.fork_rng(devices=[device] if cuda else []):
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would touch every device, and takes a millisecond
+        if cuda:
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
         yield

@@ -301,6 +301,26 @@ def test_batch_statistics_have_no_control_variate() -> None:
         assert torch.allclose(merged.x[name], half_way, atol=1e-6)
 
 
+def test_recomputed_statistics_are_those_of_the_model_after_the_servers_step() -> None:
+    net = build("lenet", (1, 16, 16), 3, "batch", width=0.5)
+    data = federation([images(0, 12)], server=images(9, 20))
+    settings = Training(lr=0.1, batch=4, buffers="recompute")
+    given = job(Scaffold(Supervised(), server_lr=2.0), data, net, train=settings, rounds=1)
+    x = play_all(given).state.x
+    expected = net.restate(x, [given.server(0, {}).views.plain(images(9, 20).x)])
+    assert same(x, expected)
+
+
+def test_where_nothing_moves_the_control_variate_stays() -> None:
+    data, cosine = quadratics([[1.0, 1.0]], [[3.0, 2.0]]), steps(2, schedule="cosine:1")
+    given = job(Scaffold(Quadratic()), data, point(0.0), train=cosine, rounds=4)
+    moments = list(rounds(given))
+    assert all(not moment.record.skipped for moment in moments)
+    assert same(moments[1].state.c, moments[2].state.c)  # cos(π·2/4) is 0 but for rounding
+    assert same(moments[2].state.c, moments[3].state.c)  # cos(π·3/4) is negative, so 0
+    assert not same(moments[0].state.c, moments[1].state.c)
+
+
 def test_a_client_may_keep_its_batch_statistics() -> None:
     net = build("lenet", (1, 16, 16), 3, "batch", width=0.5)
     given = job(Scaffold(Supervised()), federation([images(0, 12)]), net, train=Training(batch=4, buffers="keep"))

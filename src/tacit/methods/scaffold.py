@@ -6,12 +6,14 @@ from typing import Literal
 
 import torch
 
-from tacit.averaging import average, fit_server
+from tacit.averaging import fit_server, settle
 from tacit.learn import Kept, Objective, batches, fit, learning_rate
 from tacit.method import ClientContext, Needs, Positive, Reply, ServerContext
 from tacit.objectives import FixMatch
-from tacit.params import Params, add, clone, mean, scale, sub, zeros_like
+from tacit.params import Params, add, channels_last, mean, scale, sub, zeros_like
 from tacit.random import seeded
+
+SHORTEST = 1e-9  # of a way from which float32 can still tell the gradients that led along it
 
 
 @dataclass(frozen=True)
@@ -81,10 +83,13 @@ class Scaffold:
         if not trained.steps:
             return Reply(memory, None, model=down.x)
         dy = sub(trained.params, down.x)
+        travel = _travel(client, trained.steps)
         if self.option == "I":
             c_new = self._gradient(client, down.x, memory.kept)
+        elif travel < SHORTEST:
+            c_new = memory.c
         else:
-            drift = scale({name: dy[name] for name in down.c}, -1 / _travel(client, trained.steps))
+            drift = scale({name: dy[name] for name in down.c}, -1 / travel)
             c_new = add(sub(memory.c, down.c), drift)  # c_i - c + (x - y_i)/(K·η_l)
         up = ScaffoldUp(dy, sub(c_new, memory.c))  # line 13
         return Reply(ScaffoldMemory(c_new, trained.kept), up, trained.metrics, trained.params, trained.guesses)
@@ -93,9 +98,9 @@ class Scaffold:
         """Lines 16 and 17: x ← x + η_g/|S|·ΣΔy_i, c ← c + 1/N·ΣΔc_i."""
         if not ups:
             return state
-        arrived = average(server, state.x, [add(state.x, up.dy) for up in ups.values()])
-        step = {name: arrived[name] - state.x[name] for name in state.c}
-        x = arrived | add({name: state.x[name] for name in state.c}, scale(step, self.server_lr))
+        step = mean([up.dy for up in ups.values()])
+        step |= scale({name: step[name] for name in state.c}, self.server_lr)  # buffers follow the plain mean
+        x = settle(server, state.x, add(state.x, step))
         c = add(state.c, scale(mean([up.dc for up in ups.values()]), len(ups) / server.clients))
         return ScaffoldState(x, c, state.kept)
 
@@ -105,7 +110,7 @@ class Scaffold:
 
     def _gradient(self, client: ClientContext, x: Params, kept: Kept | None) -> Params:
         """Option I: the gradient of the local loss at x, averaged over one pass of the local batches."""
-        names, w = client.net.trainable, clone(x)
+        names, w = client.net.trainable, channels_last(x)
         leaves = [w[name].requires_grad_() for name in names]
         visit = self.objective.visit(client, x, kept.objective if kept else {})
         grads, weights = [], []
