@@ -341,7 +341,7 @@ def test_a_checkpoint_that_can_not_be_written_leaves_the_one_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The disk is full at the first, second, third … write of a checkpoint."""
-    sync = os.fsync
+    sync, finished = os.fsync, []
     for number in range(1, 100):
         folder = unfinished(tmp_path / str(number))
         left = number
@@ -357,9 +357,11 @@ def test_a_checkpoint_that_can_not_be_written_leaves_the_one_before(
             patch.setattr(os, "fsync", full)
             next(Experiment.reopen(folder).rounds())
             break
-        assert Experiment.reopen(folder).finished_rounds() == 2
+        finished.append(Experiment.reopen(folder).finished_rounds())
         assert len(tacit.resume(folder).history) == 3
     assert number > 4
+    assert set(finished[:-1]) == {2}
+    assert finished[-1] == 3  # the last sync is the folder's, after the switch: the new checkpoint is whole already
 
 
 def test_closing_in_between_saves_what_was_played(tmp_path: Path) -> None:
@@ -384,6 +386,9 @@ def unfinished(folder: Path) -> Path:
     return folder / "run"
 
 
+FLIPPED = b"one bit is flipped"
+
+
 @pytest.mark.parametrize(
     "name, damage",
     [
@@ -397,6 +402,7 @@ def unfinished(folder: Path) -> Path:
         ("checkpoint/state.2", b""),
         ("checkpoint/state.2", b"\x02\x00\x00\x00[]"),
         ("checkpoint/state.2", None),
+        ("checkpoint/state.2", FLIPPED),
         ("rounds.jsonl", b""),
         ("rounds.jsonl", None),
         ("split.json", b"{}"),
@@ -409,6 +415,10 @@ def test_a_damaged_run_is_refused_in_one_sentence(tmp_path: Path, name: str, dam
     folder = unfinished(tmp_path)
     if damage is None:
         (folder / name).unlink()
+    elif damage == FLIPPED:
+        data = bytearray((folder / name).read_bytes())
+        data[-1] ^= 1  # in the values of a tensor, where nothing else would notice
+        (folder / name).write_bytes(data)
     else:
         (folder / name).write_bytes(damage)
     files = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}

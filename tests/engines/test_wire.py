@@ -439,6 +439,13 @@ def test_the_codec_of_a_method_knows_its_messages_and_no_others() -> None:
         codec.encode(ScaffoldMemory({}, None))
 
 
+def test_a_method_that_builds_on_another_sends_the_others_messages() -> None:
+    class Mine(FedAvg):
+        pass
+
+    assert {"WeightsUp", "Leaf"} <= Codec.of(Mine()).types.keys()
+
+
 def test_a_sparse_tensor_is_checked_whoever_imports_it() -> None:
     """A method that imports Sparse must not open a second, unchecked way to build one."""
 

@@ -1,12 +1,13 @@
 """Checkpoints: how far a run got, on disk, whole at every moment."""
 
 import json
+from hashlib import sha256
 from pathlib import Path
 
 import torch
 
 from tacit.engines.loop import Position
-from tacit.engines.memory import Memories, write_durably
+from tacit.engines.memory import Memories, sync_folder, write_durably
 from tacit.engines.wire import Codec, WireError
 from tacit.errors import TacitError
 
@@ -18,15 +19,17 @@ def save(folder: Path, position: Position, codec: Codec, log_bytes: int) -> None
     """
     folder.mkdir(parents=True, exist_ok=True)
     position.memories.save()
-    name = f"state.{position.round}"
-    write_durably(folder / name, codec.encode(position.state))
+    name, state = f"state.{position.round}", codec.encode(position.state)
+    write_durably(folder / name, state)
     latest = {
         "round": position.round,
         "state": name,
+        "sha256": sha256(state).hexdigest(),
         "log_bytes": log_bytes,
         "local_accuracy": position.local_accuracy,
     }
     write_durably(folder / "latest.json", json.dumps(latest).encode())
+    sync_folder(folder)
     position.memories.forget_older()
     for path in folder.glob("state.*"):
         if path.name != name:
@@ -42,7 +45,10 @@ def load(folder: Path, codec: Codec, memories: Memories, device: torch.device) -
         return Position(memories), 0
     try:
         latest = json.loads(path.read_bytes())
-        state = codec.decode((folder / latest["state"]).read_bytes(), device)
+        data = (folder / latest["state"]).read_bytes()
+        if sha256(data).hexdigest() != latest["sha256"]:
+            raise ValueError(f"{latest['state']} was changed")
+        state = codec.decode(data, device)
         local = {int(client): float(value) for client, value in latest["local_accuracy"].items()}
         position = Position(memories, int(latest["round"]), state, local)
         length = int(latest["log_bytes"])

@@ -29,17 +29,16 @@ class InlineCourier:
 
     def _visit(self, round: int, client: int, parcel: Parcel) -> Arrived | Absent:
         job, codec = self._job, self._job.codec
-        strikes = job.faults.strikes
+        strikes, sent = job.faults.strikes, codec.encode(parcel.down)
         if all(strikes("crash", job.streams, round, client, attempt) for attempt in (0, 1)):
-            return Absent("its worker died twice")
+            return Absent("its worker died twice", bytes_down=len(sent))
         if strikes("slow", job.streams, round, client):
-            return Absent(f"took longer than {job.deadline} s")
-        sent = codec.encode(parcel.down)
+            return Absent(f"took longer than {job.deadline} s", bytes_down=len(sent))
         down = codec.decode(sent, job.device) if self._strict else parcel.down
         try:
             done = visit(job, round, client, parcel.memory, down, parcel.evaluate)
             returned = b"" if done.up is None else codec.encode(done.up)
         except Exception as error:
-            return Absent(f"failed: {type(error).__name__}: {error}", traceback.format_exc())
+            return Absent(f"failed: {type(error).__name__}: {error}", traceback.format_exc(), len(sent))
         up = codec.decode(returned, job.device) if self._strict and done.up is not None else done.up
         return Arrived(up, done.memory, done.metrics, len(sent), len(returned))

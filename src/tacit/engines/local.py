@@ -16,7 +16,7 @@ import traceback
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from typing import IO, Any, Literal
 
@@ -105,10 +105,10 @@ class LocalCourier:
 
     def _outcome(self, result: Frames | Absent, bytes_down: int) -> Arrived | Absent:
         if isinstance(result, Absent):
-            return result
+            return replace(result, bytes_down=bytes_down)
         answer = json.loads(result[0])
         if "failed" in answer:
-            return Absent(answer["failed"], answer["detail"])
+            return Absent(answer["failed"], answer["detail"], bytes_down)
         attached = iter(result[1:])
         memory = next(attached) if answer["memory"] else None
         encoded = next(attached) if answer["up"] else b""

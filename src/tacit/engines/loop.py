@@ -106,10 +106,12 @@ class Arrived:
 
 @dataclass(frozen=True)
 class Absent:
-    """A client that is left out of the round, and why; `detail` may hold a traceback."""
+    """A client that is left out of the round, and why; `detail` may hold a traceback. Its bytes count all the same."""
 
     reason: str
     detail: str = ""
+    bytes_down: int = 0
+    bytes_up: int = 0
 
 
 class Courier(Protocol):
@@ -193,6 +195,8 @@ def _round(job: Job, courier: Courier, position: Position) -> Record:
     score = courier.evaluate(model) if model is not None and job.evaluates(round) else None
     position.advance(state, arrived)
     known = position.local_accuracy.values()
+    everybody: dict[int, Arrived | Absent] = {**arrived, **absent}
+    traffic = {client: (outcome.bytes_down, outcome.bytes_up) for client, outcome in sorted(everybody.items())}
     return Record(
         round=round,
         seconds=time.perf_counter() - began,
@@ -201,9 +205,9 @@ def _round(job: Job, courier: Courier, position: Position) -> Record:
         local_accuracy=sum(known) / len(known) if local and known else None,
         clients=len(arrived),
         steps=int(sum(reply.metrics.get("steps", 0) for reply in arrived.values())),
-        bytes_down=sum(reply.bytes_down for reply in arrived.values()),
-        bytes_up=sum(reply.bytes_up for reply in arrived.values()),
-        traffic={client: (reply.bytes_down, reply.bytes_up) for client, reply in arrived.items()},
+        bytes_down=sum(down for down, _ in traffic.values()),
+        bytes_up=sum(up for _, up in traffic.values()),
+        traffic=traffic,
         metrics=_summary(arrived),
         server=log,
         skipped={client: outcome.reason for client, outcome in absent.items()},
@@ -221,9 +225,9 @@ def _sift(
         if isinstance(outcome, Absent):
             absent[client] = outcome
         elif job.faults.strikes("lost", job.streams, round, client):
-            absent[client] = Absent("upload lost")
+            absent[client] = Absent("upload lost", "", outcome.bytes_down, outcome.bytes_up)
         elif not finite(outcome.up):
-            absent[client] = Absent("sent non-finite numbers")
+            absent[client] = Absent("sent non-finite numbers", "", outcome.bytes_down, outcome.bytes_up)
         else:
             arrived[client] = outcome
     if outcomes and len(arrived) < min(job.min_clients, len(outcomes)):

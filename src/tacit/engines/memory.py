@@ -48,7 +48,7 @@ class Memories:
         for client in sorted(self._unsaved):
             self._write(client)
         if self._folder.is_dir():
-            _sync_folder(self._folder)
+            sync_folder(self._folder)
 
     def forget_older(self) -> None:
         """Delete the files that newer ones replace, once a checkpoint with the newer ones is in place."""
@@ -92,7 +92,8 @@ def write_durably(path: Path, data: bytes) -> None:
     partial.rename(path)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Have the names of new files survive a power cut too."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -37,9 +37,13 @@ class Codec:
 
     @classmethod
     def of(cls, method: object) -> "Codec":
-        """The codec of a method: every dataclass its module defines or imports; `Sparse` has a form of its own."""
-        namespace = vars(sys.modules[type(method).__module__])
-        kinds = [kind for kind in namespace.values() if isinstance(kind, type) and is_dataclass(kind)]
+        """The codec of a method: every dataclass its module, or that of a class it builds on, defines or imports.
+
+        `Sparse` has a form of its own.
+        """
+        modules = [vars(sys.modules[kind.__module__]) for kind in reversed(type(method).__mro__)]
+        things = [thing for module in modules for thing in module.values()]
+        kinds = [thing for thing in things if isinstance(thing, type) and is_dataclass(thing)]
         return cls({kind.__name__: kind for kind in kinds if kind is not Sparse})
 
     def encode(self, message: object) -> bytes:
