@@ -128,7 +128,7 @@ class Racer(Protocol):
 
 
 class Ours:
-    """The local engine, rounds one by one. `first` is the time from nothing to the end of the first round."""
+    """The local engine, round by round: `first` is the time to the end of the first, `steps` what each must do."""
 
     def __init__(self, job: Job) -> None:
         """Start the workers and play the first round."""
@@ -138,7 +138,7 @@ class Ours:
         self.memories = Memories(self.scratch, 10**9)
         self.courier = Watch(LocalCourier(job, WORKERS))
         self._rounds = play(job, self.courier, Position(self.memories))
-        next(self._rounds)
+        self.steps = next(self._rounds).steps
         self.first = time.perf_counter() - began
         self.workers = [child.pid for child in multiprocessing.active_children() if child.pid and child not in others]
 
@@ -146,7 +146,8 @@ class Ours:
         """Play so many rounds; the seconds they took."""
         began = time.perf_counter()
         for _ in range(rounds):
-            next(self._rounds)
+            if next(self._rounds).steps != self.steps:
+                raise RuntimeError("a round did not do all its work")
         return time.perf_counter() - began
 
     def close(self) -> None:
@@ -167,8 +168,6 @@ class Watch:
         """Every client's outcome."""
         outcomes = self._courier.exchange(round, parcels)
         self.last = [outcome.metrics for outcome in outcomes.values() if isinstance(outcome, Arrived)]
-        if len(self.last) < len(outcomes):
-            raise RuntimeError(f"clients failed: {[o for o in outcomes.values() if isinstance(o, Absent)]}")
         return outcomes
 
     def evaluate(self, model: Params) -> Score:
@@ -272,7 +271,7 @@ def table(times: Mapping[str, Times], workload: Workload, limit: str) -> dict[st
     ratios = {name: median(times[limit].clock) / median(taken.clock) for name, taken in times.items()}
     for name, taken in times.items():
         seconds, used = median(taken.clock), median(taken.processor)
-        print(f"{name}: {ratios[name]:.3f} of the limit, {workload.per_round / seconds:.0f} samples/s,", end=" ")
+        print(f"{name}: {ratios[name]:.3f} × {limit}, {workload.per_round / seconds:.0f} samples/s,", end=" ")
         print(f"{seconds:.3f} s/round; by processor time {median(times[limit].processor) / used:.3f}, {used:.3f} s")
         print(f"    blocks: {' '.join(f'{seconds:.3f}' for seconds in taken.clock)}")
     return ratios
@@ -369,10 +368,10 @@ def first(options: argparse.Namespace) -> None:
         print(time.time())
 
 
-def new_process() -> float:
-    """Seconds from starting a Python interpreter to the end of its first round."""
+def new_process(*arguments: str) -> float:
+    """Seconds from starting a Python interpreter to the moment it prints."""
     began = time.time()
-    done = subprocess.run([sys.executable, __file__, "first"], check=True, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, *arguments], check=True, capture_output=True, text=True, timeout=60)
     return float(done.stdout) - began
 
 
@@ -394,14 +393,15 @@ class Peer:
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
-            cwd=self._scratch.name,
             env=os.environ | {variable: value, "OMP_NUM_THREADS": "1", "PEER_SCRATCH": self._scratch.name},
-            start_new_session=True,
         )
 
     @property
     def workers(self) -> list[int]:
-        """Every process that carries its mark: Ray's do not stay in the process group."""
+        """Every process that carries its mark.
+
+        Not a session: it would not hold Ray's, and on a busy Linux each session gets its own share of the processor.
+        """
         marked = []
         for folder in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
@@ -465,12 +465,16 @@ def w1(options: argparse.Namespace) -> None:
             for kernels in ("without oneDNN", "channels last")
         }
         ours = stack.enter_context(closing(Ours(make_job(W1, data))))
+        if ours.steps != W1.per_round // W1.batch:
+            raise RuntimeError(f"{ours.steps} steps a round are not the work of the limit")
         times = race({"ours": ours, "limit": limit, **others}, options.rounds, block=3)
         ratios = table(times, W1, "limit")
         ratio, own = ratios["ours"], ratios["limit channels last"]
         print(f"ours against a limit with the same kernels, channels last: {ratio / own:.3f}")
         steady = median(times["ours"].clock)
-        print(f"start-up: {ours.first - steady:.2f} s in this process, {new_process() - steady:.2f} s in a new one")
+        anew, torch_alone = new_process(__file__, "first"), new_process("-c", "import time, torch; print(time.time())")
+        print(f"start-up, beyond a steady round: {ours.first - steady:.2f} s in this process,", end=" ")
+        print(f"{anew - steady:.2f} s in a new one, of which {torch_alone:.2f} s are `import torch`")
         for name, share in anatomy(W1, data, rounds=9).items():
             print(f"lost to {name}: {share:.2%}")
         if options.peers:

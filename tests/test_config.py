@@ -238,8 +238,14 @@ def test_a_value_given_as_a_section_is_refused(name: str) -> None:
         from_options({f"{name}.x": 1}, {name: 5})
 
 
-def test_a_method_without_a_name_is_refused() -> None:
-    assert "[method] has no name: add name =" in refusal({"method": {"mu": 1}})
+def test_settings_without_a_name_are_those_of_the_default_method() -> None:
+    assert make({"method": {"weights": "uniform"}}).method == {"name": "fedavg", "weights": "uniform"}
+    assert "unknown setting in method 'mu'" in refusal({"method": {"mu": 1}})
+
+
+def test_a_data_file_is_named_by_its_full_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert make({"data": {"name": "images.npz"}}).data.name == str(tmp_path / "images.npz")
 
 
 def test_settings_for_an_objective_a_method_does_not_have_are_refused(own: None) -> None:
@@ -252,7 +258,7 @@ def test_settings_for_an_objective_a_method_does_not_have_are_refused(own: None)
 @pytest.mark.parametrize(
     "name, says",
     [
-        ("no_such_module:Method", "can not load the method 'no_such_module:Method'"),
+        ("no_such_module:Method", "there is no module 'no_such_module': run this where no_such_module.py lies"),
         ("my_methods:Nobody", "can not load the method 'my_methods:Nobody'"),
         ("my_methods:", "can not load the method"),
         (":Method", "can not load the method"),
@@ -308,7 +314,8 @@ def test_every_short_name_stands_for_a_setting() -> None:
 def test_the_server_trains_as_the_clients_but_for_its_section() -> None:
     config = make({"train": {"lr": 0.5, "batch": 4}, "server": {"lr": 0.1}})
     assert config.train == Training(lr=0.5, batch=4)
-    assert config.server_train == Training(lr=0.1, batch=4)
+    assert config.server_train == Training(lr=0.1, epochs=10, batch=10)  # few labels: more passes, smaller batches
+    assert make({"server": {"epochs": 1, "batch": 4}}).server_train == Training(epochs=1, batch=4)
 
 
 @pytest.mark.parametrize(

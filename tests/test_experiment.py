@@ -333,7 +333,7 @@ def test_a_network_of_ones_own(images: str, own: str) -> None:
         (
             "lab_methods:AtClients",
             {"labels": "server"},
-            "lab_methods:AtClients needs labels at the clients and these have none: use --labels client, some or all,",
+            "AtClients needs labels at the clients and these have none: set data.labels to client, some or all",
         ),
         (
             "fedavg+supervised",
@@ -366,7 +366,7 @@ def test_a_network_of_ones_own(images: str, own: str) -> None:
         ("fedavg", {"per_class": None}, "labels at the client need a number: give --per-class"),
         ("fedavg", {"n_labels": 3}, "exclude each other: give one of them"),
         ("fedavg", {"device": "cuda:99"}, "there is no device 'cuda:99' here: use --device cpu"),
-        ("fedavg", {"net": "cnn", "data": "none.npz"}, "there is no file none.npz: check the path"),
+        ("fedavg", {"net": "cnn", "data": "none.npz"}, "none.npz: check the path"),
     ],
 )
 def test_what_can_not_run_is_refused_before_anything_is_written(
@@ -464,11 +464,11 @@ def test_a_round_that_stops_the_run_keeps_the_tracebacks_and_can_be_resumed(
     tmp_path: Path, images: str, own: str
 ) -> None:
     settings = small(images, method=f"{own}:Failing")
-    with pytest.raises(TooFewClientsError, match="round 1: 0 of 4 clients replied"):
+    with pytest.raises(TooFewClientsError, match="round 2: 0 of 4 clients replied"):
         tacit.run(out=tmp_path / "run", **settings)
     log = (tmp_path / "run" / "errors.log").read_text()
     for client in range(4):
-        assert f"round 1, client {client}\n" in log
+        assert f"round 2, client {client}\n" in log
         assert f"RuntimeError: no power at {client}" in log
     assert "Traceback" in log
     config = tmp_path / "run" / "config.toml"

@@ -232,7 +232,7 @@ def test_a_network_of_the_user_is_found_by_module_and_name(tmp_path: Path, monke
     assert net.apply(net.init(stream()), inputs(GREY)).shape == (5, 7)
     with pytest.raises(TacitError, match="can not load the network"):
         build("my_nets_of_this_test:large", GREY, 7)
-    with pytest.raises(TacitError, match="can not load the network"):
+    with pytest.raises(TacitError, match="there is no module 'no_such_module': run this where"):
         build("no_such_module:small", GREY, 7)
 
 

@@ -27,6 +27,19 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only the last line."
 Json = Annotated[bool, typer.Option("--json", help="One JSON object per round, then one for the result.")]
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        from tacit import __version__
+
+        print(f"tacit {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def about(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True)] = False) -> None:
+    """Federated semi-supervised learning: one model over many data holders when most data has no label."""
+
+
 @app.command()
 def demo(out: Out = None) -> None:
     """Labels only, federated semi-supervised, all labels: side by side on real images in about a minute."""
@@ -113,7 +126,7 @@ def run(
     options: dict[str, Any] = {name: value for name, value in locals().items() if name in configs.OPTIONS}
     base = configs.read(config) if config else {}
     settings = configs.from_options(options | dict(map(configs.parse_assignment, set or [])), base)
-    experiment = Experiment.create(settings, out or _fresh(f"{settings.method_name}-{settings.data.name}"))
+    experiment = Experiment.create(settings, out or _fresh(f"{settings.method_name}-{Path(settings.data.name).stem}"))
     _play(experiment, quiet, json)
 
 
@@ -155,7 +168,8 @@ def report(folders: list[Path], out: Annotated[Path, typer.Option("--out", "-o")
     """One self-contained HTML page about one or more runs."""
     from tacit.report import page, read
 
-    page.write([read.load(folder) for folder in folders], out, "tacit report " + " ".join(map(str, folders)))
+    runs = [run for folder in folders for run in _runs_in(folder)]
+    page.write([read.load(run) for run in runs], out, "tacit report " + " ".join(map(str, folders)))
     Console().print(f"report: {out}", highlight=False, markup=False, soft_wrap=True)
 
 
@@ -181,6 +195,7 @@ def _fail(message: str) -> None:
 def _play(experiment: Any, quiet: bool, as_json: bool) -> None:
     """Play a run to its end and say how to go on where it is interrupted."""
     from tacit import display
+    from tacit.engines.loop import MethodFailedError, TooFewClientsError
 
     console, folder = Console(), experiment.folder
     mode: display.Mode = "json" if as_json else "quiet" if quiet else "auto"
@@ -192,8 +207,10 @@ def _play(experiment: Any, quiet: bool, as_json: bool) -> None:
             f"stopped after round {done} of {experiment.job.rounds}; go on with: tacit resume {folder}", file=sys.stderr
         )
         raise
-    except TacitError as error:
-        raise TacitError(f"{error} (tacit resume {folder})") from error
+    except (MethodFailedError, TooFewClientsError) as error:
+        log = folder / "errors.log"
+        where = f"; {log} has the traceback" if log.exists() else ""
+        raise TacitError(f"{error} with `tacit resume {folder}`{where}") from error
     accuracy = experiment.result().accuracy
     if as_json:
         print(json.dumps({"accuracy": accuracy if math.isfinite(accuracy) else None, "folder": str(folder)}))
@@ -209,6 +226,11 @@ def _fresh(name: str) -> Path:
     while folder.exists():
         folder, number = Path("runs") / f"{safe}-{number}", number + 1
     return folder
+
+
+def _runs_in(folder: Path) -> list[Path]:
+    """The folder itself, or the runs of a comparison below it."""
+    return sorted(path.parent for path in folder.glob("*/*/config.toml")) or [folder]
 
 
 def _names(text: str, option: str) -> list[str]:

@@ -22,6 +22,10 @@ from tacit.errors import TacitError, unknown
 from tacit.learn import learning_rate
 from tacit.method import Count, Method, Positive, Training
 
+DEFAULT_METHOD = "fedavg"
+# A server has few labels, and one pass in large batches is next to no training.
+SERVER = {"epochs": 10, "batch": 10}
+
 
 @dataclass(frozen=True)
 class DataConfig:
@@ -76,12 +80,14 @@ class Config:
     seed: Annotated[int, Field(ge=0)] = 0  # of all randomness
     rounds: Count = 30  # of communication
     cohort: Count | None = None  # clients per round; all when not given
-    method: dict[str, Any] = field(default_factory=lambda: {"name": "fedavg"})
+    method: dict[str, Any] = field(default_factory=lambda: {"name": DEFAULT_METHOD})
     objective: dict[str, Any] = field(default_factory=dict)
     data: DataConfig = DataConfig()
     net: NetConfig = NetConfig()
     train: Training = Training()
-    server: dict[str, Any] = field(default_factory=dict)  # settings of [train] that differ at the server
+    server: dict[str, Any] = field(
+        default_factory=lambda: dict(SERVER)
+    )  # settings of [train] that differ at the server
     engine: EngineConfig = EngineConfig()
     faults: Faults = Faults()
     log: LogConfig = LogConfig()
@@ -143,13 +149,22 @@ def make(tree: Mapping[str, Any]) -> Config:
         wrong = sorted(plain.keys() - {item.name for item in fields(Config)})[0]
         raise unknown("setting", wrong, [item.name for item in fields(Config)])
     config = Config(**values | check(Config, plain, ""))
+    config = replace(
+        config,
+        method={"name": DEFAULT_METHOD} | config.method,
+        server=SERVER | config.server,
+        data=replace(config.data, name=_anywhere(config.data.name)),
+    )
     return _consistent(config)
+
+
+def _anywhere(name: str) -> str:
+    """A data file by its full path, so that the run can be resumed from any folder."""
+    return str(Path(name).absolute()) if name.endswith(".npz") else name
 
 
 def _consistent(config: Config) -> Config:
     """Refuse what single settings can not show to be wrong; every name is looked up here, before anything starts."""
-    if "name" not in config.method:
-        raise TacitError('[method] has no name: add name = "fedavg" or another of `tacit ls methods`')
     config = _as_checked(config)
     for section, train in (("train", config.train), ("server", config.server_train)):
         learning_rate(train, train.warmup, max(config.rounds, train.warmup + 1))

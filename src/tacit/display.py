@@ -45,7 +45,7 @@ def _live(experiment: Experiment, console: Console, label: str) -> None:
         for record, traffic in _with_traffic(experiment):
             progress.update(task, advance=1, state=_state(record, traffic))
             for client, reason in record.skipped.items():
-                without = f"round {record.round}: without client {client} ({reason})"
+                without = f"round {record.round + 1}: without client {client} ({reason})"
                 progress.console.print(without, highlight=False, markup=False)  # a reason may hold [brackets]
 
 
@@ -55,7 +55,7 @@ def _lines(experiment: Experiment, console: Console, label: str) -> None:
     rounds = experiment.job.rounds
     for record, traffic in _with_traffic(experiment):
         for client, reason in record.skipped.items():
-            without = f"{prefix}round {record.round}: without client {client} ({reason})"
+            without = f"{prefix}round {record.round + 1}: without client {client} ({reason})"
             console.print(without, highlight=False, markup=False)
         if time.monotonic() - last > 1 or record.round + 1 == rounds:
             last = time.monotonic()
@@ -64,7 +64,7 @@ def _lines(experiment: Experiment, console: Console, label: str) -> None:
 
 
 def _with_traffic(experiment: Experiment) -> Iterator[tuple[Record, int]]:
-    total = 0
+    total = experiment.traffic()
     for record in experiment.rounds():
         total += record.bytes_up + record.bytes_down
         yield record, total
@@ -76,11 +76,15 @@ def _state(record: Record, traffic: int) -> str:
         if value is not None:
             parts.append(f"{name} {value:.1%}")
     if record.loss is not None:
-        parts.append(f"loss {record.loss:.3f}")
+        parts.append(f"loss {_short(record.loss)}")
     if "loss_unlabeled" in record.metrics:
-        parts.append(f"unl {record.metrics['loss_unlabeled']['mean']:.3f}")
+        parts.append(f"unl {_short(record.metrics['loss_unlabeled']['mean'])}")
     parts.append(human_bytes(traffic))
     return "  ".join(parts)
+
+
+def _short(loss: float) -> str:
+    return f"{loss:.3f}" if loss < 1000 else f"{loss:.1e}"
 
 
 def human_bytes(count: float) -> str:

@@ -10,7 +10,7 @@ class TacitError(Exception):
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> TacitError:
     """The error for a name that is not in `known`, with the closest one that is."""
-    names = sorted(known)
+    names = sorted(set(known))
     close = get_close_matches(name, names, n=1, cutoff=0.5)
     remedy = f"did you mean '{close[0]}'?" if close else f"choose one of {', '.join(names)}"
     return TacitError(f"unknown {kind} '{name}': {remedy}")

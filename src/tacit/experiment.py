@@ -13,11 +13,12 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
+from traceback import format_exception
 from typing import IO, Any
 
 import torch
@@ -29,7 +30,7 @@ from tacit.data.scenario import Split
 from tacit.engines import checkpoint
 from tacit.engines.inline import InlineCourier
 from tacit.engines.local import LocalCourier, one_thread
-from tacit.engines.loop import Courier, Job, Position, Record, TooFewClientsError, play
+from tacit.engines.loop import Courier, Job, MethodFailedError, Position, Record, TooFewClientsError, play
 from tacit.engines.memory import Memories, write_durably
 from tacit.errors import TacitError
 from tacit.params import Params
@@ -41,9 +42,9 @@ class Result:
     """A finished run."""
 
     config: Config
-    history: list[dict[str, Any]]  # the records of all rounds
-    params: Params | None  # the final model; None for a method without a common one
-    job: Job
+    history: list[dict[str, Any]] = field(repr=False)  # the records of all rounds
+    params: Params | None = field(repr=False)  # the final model; None for a method without a common one
+    job: Job = field(repr=False)
 
     @property
     def accuracy(self) -> float:
@@ -128,6 +129,9 @@ class Experiment:
             except TooFewClientsError as error:
                 self._note_errors(position.round, {k: absent.detail for k, absent in error.absent.items()})
                 raise
+            except MethodFailedError as error:
+                self._note_errors(position.round, {"server": "".join(format_exception(error.__cause__))})
+                raise
             finally:
                 if position.whole and position.round == logged > saved:
                     self._save(position, log)
@@ -142,6 +146,14 @@ class Experiment:
         model = self.folder / "model.safetensors"
         params = load_file(model) if model.exists() else None
         return Result(self.config, [json.loads(line) for line in lines], params, self.job)
+
+    def traffic(self) -> int:
+        """Bytes of all rounds in the log so far, both ways."""
+        log = self.folder / "rounds.jsonl"
+        records = map(
+            json.loads, log.read_text(encoding="utf-8").splitlines()[: self.finished_rounds()] if log.exists() else []
+        )
+        return sum(record["bytes_up"] + record["bytes_down"] for record in records)
 
     def finished_rounds(self) -> int:
         """How many rounds the last checkpoint holds."""
@@ -177,11 +189,15 @@ class Experiment:
         cpu = {name: value.cpu().contiguous() for name, value in model.items()}
         write_durably(self.folder / "model.safetensors", save(cpu, metadata={"tacit": json.dumps(about)}))
 
-    def _note_errors(self, round: int, details: dict[int, str]) -> None:
+    def _note_errors(self, round: int, details: Mapping[Any, str]) -> None:
         told = {client: detail for client, detail in details.items() if detail}
         if told:
             with (self.folder / "errors.log").open("a", encoding="utf-8") as file:
-                file.writelines(f"round {round}, client {client}\n{detail}\n" for client, detail in told.items())
+                file.writelines(f"round {round + 1}, {_who(client)}\n{detail}\n" for client, detail in told.items())
+
+
+def _who(holder: int | str) -> str:
+    return f"client {holder}" if isinstance(holder, int) else holder
 
 
 def line(record: Record) -> str:

@@ -16,5 +16,13 @@ def load(what: str, name: str) -> Any:
         sys.path.insert(0, here)
     try:
         return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
+    except ModuleNotFoundError as error:
+        if error.name != module.partition(".")[0] and error.name != module:
+            raise TacitError(
+                f"can not load the {what} '{name}': its module needs '{error.name}', install that"
+            ) from error
+        raise TacitError(f"there is no module '{module}': run this where {module}.py lies, and write {name}") from error
+    except AttributeError as error:
         raise TacitError(f"can not load the {what} '{name}': {error}; write it as module:name") from error
+    except Exception as error:  # whatever a user's module does when it is imported
+        raise TacitError(f"can not load the {what} '{name}': {type(error).__name__}: {error}; mend {module}") from error

@@ -13,6 +13,8 @@ from tacit.random import Streams
 def build_job(config: Config) -> tuple[Job, scenario.Split]:
     """The job a config describes; refuses what the method needs and the data lacks."""
     source = sources.load(config.data.name)
+    if config.data.clients > len(source.y):
+        raise TacitError(f"{config.data.clients} clients can not share {len(source.y)} samples: lower --clients")
     streams = Streams(config.seed)
     data = config.data
     split = scenario.split(
@@ -56,9 +58,9 @@ def _refuse_unmet_needs(config: Config, job: Job) -> None:
     needs, name, federation = job.method.needs, config.method_name, job.federation
     labels_at_clients = bool((federation.pool.y >= 0).any())
     if needs.client_labels and not labels_at_clients:
+        other = ", or an objective that learns without labels, such as fixmatch" if "supervised" in name else ""
         raise TacitError(
-            f"{name} needs labels at the clients and these have none: use --labels client, some or all, "
-            "or an objective that learns without labels, such as fixmatch"
+            f"{name} needs labels at the clients and these have none: set data.labels to client, some or all{other}"
         )
     if needs.server_labels and not len(federation.server.labeled):
         raise TacitError(f"{name} needs labels at the server: use --labels server")

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
@@ -175,7 +176,8 @@ class Record:
 def play(job: Job, courier: Courier, position: Position) -> Iterator[Record]:
     """Play the rounds that are left; `position` is up to date at every yield."""
     if position.state is None:
-        position.state = job.method.start(job.server(0, {}))
+        with _calling(job, "start", 0):
+            position.state = job.method.start(job.server(0, {}))
     while position.round < job.rounds:
         yield _round(job, courier, position)
 
@@ -184,14 +186,22 @@ def _round(job: Job, courier: Courier, position: Position) -> Record:
     began, round, method = time.perf_counter(), position.round, job.method
     log: dict[str, float] = {}
     server = job.server(round, log)
-    state, downs = method.send(server, position.state)
-    local = job.evaluates(round) and (job.evaluate_local or method.model(state) is None)
+    with _calling(job, "send", round):
+        state, downs = method.send(server, position.state)
+        if strangers := sorted(client for client in downs if client not in range(job.federation.clients)):
+            raise ValueError(f"there is no client {strangers[0]}, only 0 to {job.federation.clients - 1}")
+    with _calling(job, "model", round):
+        local = job.evaluates(round) and (job.evaluate_local or method.model(state) is None)
     parcels = {client: Parcel(down, position.memories.get(client), local) for client, down in sorted(downs.items())}
     outcomes = courier.exchange(round, parcels)
     arrived, absent = _sift(job, round, outcomes)
     ups = {client: reply.up for client, reply in arrived.items() if reply.up is not None}
-    state = method.merge(server, state, ups)
-    model = method.model(state)
+    with _calling(job, "merge", round):
+        state = method.merge(server, state, ups)
+    with _calling(job, "model", round):
+        model = method.model(state)
+        if model is not None and not isinstance(model, dict):
+            raise TypeError(f"it must return Params or None, not {type(model).__name__}")
     score = courier.evaluate(model) if model is not None and job.evaluates(round) else None
     position.advance(state, arrived)
     known = position.local_accuracy.values()
@@ -231,13 +241,34 @@ def _sift(
         else:
             arrived[client] = outcome
     if outcomes and len(arrived) < min(job.min_clients, len(outcomes)):
-        reasons = "; ".join(f"client {client}: {outcome.reason}" for client, outcome in list(absent.items())[:3])
+        together: dict[str, list[str]] = {}
+        for client, outcome in absent.items():
+            together.setdefault(outcome.reason, []).append(str(client))
+        reasons = "; ".join(f"client {', '.join(who[:5])}: {reason}" for reason, who in list(together.items())[:3])
         raise TooFewClientsError(
-            f"round {round}: {len(arrived)} of {len(outcomes)} clients replied and engine.min_clients is "
-            f"{job.min_clients} ({reasons}); mend the cause or lower engine.min_clients, then resume",
+            f"round {round + 1}: {len(arrived)} of {len(outcomes)} clients replied and {job.min_clients} must "
+            f"(engine.min_clients); {reasons}; mend the cause, then resume",
             absent,
         )
     return arrived, absent
+
+
+@contextmanager
+def _calling(job: Job, function: str, round: int) -> Iterator[None]:
+    """Say which function of which method failed, and when, in one sentence; the cause hangs on to it."""
+    try:
+        yield
+    except TacitError:
+        raise
+    except Exception as error:
+        name, cause = type(job.method).__name__, f"{type(error).__name__}: {error}"
+        raise MethodFailedError(
+            f"{function} of {name} failed in round {round + 1}: {cause}; mend it, then resume"
+        ) from error
+
+
+class MethodFailedError(TacitError):
+    """A method's own function raised, or returned what it must not."""
 
 
 class TooFewClientsError(TacitError):

@@ -25,7 +25,9 @@ class Done:
 def visit(job: Job, round: int, client: int, memory: bytes | None, down: object, evaluate_model: bool) -> Done:
     """Run `client_update`, evaluate the client's own model where asked, and diagnose its pseudo-labels."""
     remembered = None if memory is None else job.codec.decode(memory, job.device)
-    reply: Reply[Any, Any] = job.method.client_update(job.client(round, client), remembered, down)
+    reply: object = job.method.client_update(job.client(round, client), remembered, down)
+    if not isinstance(reply, Reply):
+        raise TypeError(f"client_update must return a Reply, not {type(reply).__name__}")
     metrics = {name: float(value) for name, value in reply.metrics.items()}
     if reply.guesses is not None:
         metrics |= diagnose(reply.guesses, job.federation.true_labels(client, round))
