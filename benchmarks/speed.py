@@ -9,6 +9,7 @@ and only the ratio of the medians counts; it is the last line. Every process run
 
 import argparse
 import importlib.util
+import io
 import json
 import multiprocessing
 import os
@@ -216,6 +217,7 @@ class Bare:
 def _bare(workload: Workload, x: Tensor, y: Tensor, kernels: Kernels, connection: Connection) -> None:
     """An ordinary training loop on floats in memory; answers when it is done."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)
     module = nets.Cnn(SHAPE, 10, "none", 1.0).train()
     if kernels == "channels last":
@@ -291,6 +293,12 @@ def bounded(seconds: int) -> Iterator[None]:
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
+
+
+def print_at_once() -> None:
+    """Keep what was measured when a run is ended half-way and its output goes to a file."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)
 
 
 def print_load() -> None:
@@ -394,6 +402,7 @@ class Peer:
             stderr=self._log,
             text=True,
             env=os.environ | {variable: value, "OMP_NUM_THREADS": "1", "PEER_SCRATCH": self._scratch.name},
+            process_group=0,
         )
 
     @property
@@ -559,6 +568,10 @@ def main() -> None:
         sub.add_argument("--rounds", type=int, default=18, help="rounds to measure (default: 18)")
         sub.add_argument("--peers", action="store_true", help="also measure other frameworks that are installed")
     options = parser.parse_args()
+    signal.signal(
+        signal.SIGTERM, lambda number, frame: sys.exit(f"ended by signal {number}")
+    )  # and reap on the way out
+    print_at_once()
     options.command(options)
 
 
