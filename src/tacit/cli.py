@@ -179,10 +179,13 @@ def main() -> None:
         code = app(standalone_mode=False)
     except TacitError as error:
         _fail(str(error))
-    except typer.TyperException as error:
-        _fail(error.format_message())
     except (typer.Abort, KeyboardInterrupt):
         sys.exit(130)
+    except Exception as error:
+        # typer's errors are click's up to 0.20, which Flower asks for, and its own in later versions.
+        if not hasattr(error, "format_message"):
+            raise
+        _fail(error.format_message())
     sys.exit(code if isinstance(code, int) else 0)
 
 
