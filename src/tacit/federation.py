@@ -68,11 +68,20 @@ class Views(Protocol):
         ...
 
 
+class Arrivals(Protocol):
+    """Which samples of a client are there when: data that streams in."""
+
+    def present(self, samples: Tensor, round: int) -> Tensor:
+        """Those of these positions in the pool that are there in this round."""
+        ...
+
+
 @dataclass(frozen=True)
 class Federation:
     """All data of one run. Client k owns the samples `order[starts[k]:starts[k + 1]]` of the pool.
 
-    One pool and one index array, not a list of clients: a hundred thousand clients cost no objects.
+    One pool and one index array, not a list of clients: a hundred thousand clients cost no objects. A sample may
+    be at several clients (data sharing), or at its client in some rounds only (`arrivals`).
     `truth` holds the labels the clients do not see; it belongs to the simulator and no context leads to it.
     """
 
@@ -84,6 +93,7 @@ class Federation:
     classes: tuple[str, ...]
     views: Views
     truth: Tensor | None = field(default=None, repr=False)
+    arrivals: Arrivals | None = field(default=None, repr=False)
 
     @property
     def clients(self) -> int:
@@ -92,11 +102,11 @@ class Federation:
 
     def client(self, client: int, round: int) -> Samples:
         """What a client holds in a round, as copies."""
-        return self.pool.take(self._owned(client))
+        return self.pool.take(self._owned(client, round))
 
     def true_labels(self, client: int, round: int) -> Tensor | None:
         """The labels the client would see if nothing were hidden, or None where nobody knows them."""
-        return None if self.truth is None else self.truth[self._owned(client)]
+        return None if self.truth is None else self.truth[self._owned(client, round)]
 
     def share_memory(self) -> None:
         """Move the tensors to shared memory, for worker processes that do not inherit them."""
@@ -104,5 +114,6 @@ class Federation:
             samples.x.share_memory_()
             samples.y.share_memory_()
 
-    def _owned(self, client: int) -> Tensor:
-        return self.order[int(self.starts[client]) : int(self.starts[client + 1])]
+    def _owned(self, client: int, round: int) -> Tensor:
+        owned = self.order[int(self.starts[client]) : int(self.starts[client + 1])]
+        return owned if self.arrivals is None else self.arrivals.present(owned, round)

@@ -8,15 +8,31 @@ import pytest
 from hypothesis import given, reject
 from hypothesis import strategies as st
 
-from tacit.data.partition import PARTITIONS, Indices, dirichlet, iid, parse, partition
+from tacit.data.partition import (
+    PARTITIONS,
+    Indices,
+    by_group,
+    dirichlet,
+    fedsiam_3_rates,
+    heterogeneity,
+    iid,
+    parse,
+    partition,
+)
 from tacit.errors import TacitError
 
 TEN_CLASSES = np.repeat(np.arange(10), 60)
-SPECS = ["iid", "dirichlet:0.5", "classes:2", "shards:2"]
+SPECS = ["iid", "even", "dirichlet:0.5", "sizes:0.5", "classes:2", "shards:2", "r:0.4", "fedmatch"]
+SPECS += ["fedsiam-1", "fedsiam-2", "fedsiam-3"]
 
 
 def rng(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
+
+
+def table(labels: Indices, parts: list[Indices]) -> Indices:
+    """(clients, classes) samples."""
+    return np.array([np.bincount(labels[part], minlength=int(labels.max()) + 1) for part in parts])
 
 
 def labels_of(sizes: list[int]) -> Indices:
@@ -28,7 +44,7 @@ def labels_of(sizes: list[int]) -> Indices:
     sizes=st.lists(st.integers(1, 60), min_size=1, max_size=7),
     unlabeled=st.integers(0, 20),
     clients=st.integers(1, 12),
-    spec=st.sampled_from(["iid", "dirichlet:0.3", "dirichlet:20", "classes:1", "classes:3", "shards:1", "shards:3"]),
+    spec=st.sampled_from([*SPECS, "dirichlet:20", "classes:1", "classes:3", "shards:3", "r:0", "r:1", "sizes:0.01"]),
     seed=st.integers(0, 9),
 )
 def test_every_sample_has_one_owner(sizes: list[int], unlabeled: int, clients: int, spec: str, seed: int) -> None:
@@ -115,6 +131,40 @@ def test_dirichlet_with_a_beta_that_underflows() -> None:
     assert sum(map(len, dirichlet(TEN_CLASSES, 3, rng(), 1e-300, minimum=0))) == len(TEN_CLASSES)
 
 
+@given(sizes=st.lists(st.integers(1, 60), min_size=1, max_size=7), clients=st.integers(1, 12), seed=st.integers(0, 9))
+def test_even_parts_hold_as_many_of_every_class(sizes: list[int], clients: int, seed: int) -> None:
+    counts = table(labels_of(sizes), partition("even", labels_of(sizes), clients, rng(seed)))
+    assert np.ptp(counts, axis=0).max() <= 1
+    assert np.ptp(counts.sum(axis=1)) <= 1
+
+
+@given(beta=st.sampled_from([0.01, 0.5, 100.0]), clients=st.integers(1, 40), seed=st.integers(0, 9))
+def test_sizes_leave_nobody_empty(beta: float, clients: int, seed: int) -> None:
+    assert min(map(len, partition(f"sizes:{beta}", TEN_CLASSES, clients, rng(seed)))) >= 1
+
+
+def test_sizes_are_uneven_and_their_classes_are_not() -> None:
+    labels = np.repeat(np.arange(10), 2000)
+    counts = table(labels, partition("sizes:0.5", labels, 10, rng()))
+    assert counts.sum(axis=1).max() > 10 * counts.sum(axis=1).min()
+    large = counts[counts.sum(axis=1) > 1000]
+    assert np.abs(large / large.sum(axis=1, keepdims=True) - 0.1).max() < 0.05
+
+
+@given(count=st.integers(1, 10), clients=st.integers(1, 25), seed=st.integers(0, 9))
+def test_every_class_goes_to_as_many_clients(count: int, clients: int, seed: int) -> None:
+    if clients * count >= 10:
+        counts = table(TEN_CLASSES, partition(f"classes:{count}", TEN_CLASSES, clients, rng(seed)))
+        assert np.ptp((counts > 0).sum(axis=0)) <= 1
+
+
+def test_two_classes_each_and_equal_sizes_as_in_fedsiam() -> None:
+    labels = np.repeat(np.arange(10), 500)
+    counts = table(labels, partition("fedsiam-1", labels, 100, rng()))
+    assert ((counts > 0).sum(axis=1) == 2).all()
+    assert (counts.sum(axis=1) == 50).all()
+
+
 @given(count=st.integers(1, 10), clients=st.integers(1, 25), seed=st.integers(0, 9))
 def test_classes_are_dealt_evenly_to_their_owners(count: int, clients: int, seed: int) -> None:
     if clients * count < 10:
@@ -148,6 +198,115 @@ def test_two_shards_are_two_classes() -> None:
     assert max(len(np.unique(TEN_CLASSES[part])) for part in parts) == 2
 
 
+def r_by_definition(counts: Indices) -> float:
+    """Definition 1 of the SSFL paper, pair by pair."""
+    mix = [row / row.sum() for row in counts if row.sum()]
+    pairs = [(a, b) for i, a in enumerate(mix) for b in mix[i + 1 :]]
+    return float(np.mean([np.abs(a - b).sum() / 2 for a, b in pairs])) if pairs else 0.0
+
+
+@given(rows=st.lists(st.lists(st.integers(0, 9), min_size=3, max_size=3), min_size=1, max_size=8))
+def test_r_is_definition_1(rows: list[list[int]]) -> None:
+    assert heterogeneity(np.array(rows)) == pytest.approx(r_by_definition(np.array(rows)))
+
+
+def test_r_at_its_ends() -> None:
+    assert heterogeneity(np.eye(10, dtype=np.int64)) == 1
+    assert heterogeneity(np.ones((10, 10), dtype=np.int64)) == 0
+    assert heterogeneity(np.array([[3, 1], [1, 3], [0, 0]])) == 0.5  # |3/4 - 1/4|; who holds nothing does not count
+
+
+@pytest.mark.parametrize("level", [0, 0.1, 0.4, 0.5, 1])
+def test_r_is_what_was_asked_for_with_a_client_per_class(level: float) -> None:
+    labels = np.repeat(np.arange(10), 4900)  # CIFAR-10 without the server's 1,000
+    counts = table(labels, partition(f"r:{level}", labels, 10, rng()))
+    assert heterogeneity(counts) == pytest.approx(level, abs=1e-3)
+    # A.2 by hand: R·4900 of its main class and (1-R)·490 of every class.
+    assert counts[3, 3] == pytest.approx(4900 * level + 490 * (1 - level), abs=1)
+    assert counts[3, 4] == pytest.approx(490 * (1 - level), abs=1)
+    assert (counts.sum(axis=1) == 4900).all()
+
+
+def test_clients_that_share_a_main_class_are_alike() -> None:
+    labels = np.repeat(np.arange(10), 4900)
+    counts = table(labels, partition("r:0.4", labels, 20, rng()))
+    assert np.abs(counts[3] - counts[13]).max() <= 1
+    # Of the 190 pairs the 10 with a common main class are at distance 0, the others at 0.4.
+    assert heterogeneity(counts) == pytest.approx(0.4 * 180 / 190, abs=2e-3)
+
+
+def test_fewer_clients_than_classes_have_several_main_classes() -> None:
+    counts = table(TEN_CLASSES, partition("r:1", TEN_CLASSES, 4, rng()))
+    assert [np.flatnonzero(row).tolist() for row in counts] == [[0, 4, 8], [1, 5, 9], [2, 6], [3, 7]]
+
+
+def test_fedmatch_is_its_table() -> None:
+    labels = np.repeat(np.arange(10), 4900)  # 49,000 unlabeled samples, 490 for each of 100 clients
+    counts = table(labels, partition("fedmatch", labels, 100, rng()))
+    first = np.array([0.50, 0.15, 0.03, 0.03, 0.03, 0.02, 0.03, 0.03, 0.03, 0.15])
+    for client in range(100):
+        assert np.abs(counts[client] - 490 * np.roll(first, client)).max() < 1
+    assert (counts.sum(axis=1) == 490).all()
+
+
+def test_fedmatch_is_for_ten_classes() -> None:
+    with pytest.raises(TacitError, match="a table for 10 classes and the data has 3: use dirichlet:0.3"):
+        partition("fedmatch", np.arange(60) % 3, 10, rng())
+
+
+def test_class_grid_is_the_released_fedsiam() -> None:
+    labels = np.repeat(np.arange(10), 1900)
+    counts = table(labels, partition("class-grid", labels, 100, rng()))
+    assert [np.flatnonzero(counts[client]).tolist() for client in (0, 1, 37, 73, 99)] == [
+        [0],
+        [0, 1],
+        [3, 7],
+        [3, 7],
+        [9],
+    ]
+    with pytest.raises(TacitError, match="use --clients 100"):
+        partition("class-grid", TEN_CLASSES, 10, rng())
+
+
+@pytest.mark.parametrize("mean, many, high", [(0.1, 10, 0.55), (0.15, 15, 0.05 + 0.1 / 0.15), (0.2, 20, 0.8)])
+def test_a_few_know_most_labels(mean: float, many: int, high: float) -> None:
+    rates = fedsiam_3_rates(100, mean)
+    assert rates[:many] == pytest.approx(high)
+    assert rates[many:] == pytest.approx(0.05)
+    assert rates.mean() == pytest.approx(mean)
+
+
+@pytest.mark.parametrize("mean", [0.01, 0.0])
+def test_label_rates_that_can_not_be(mean: float) -> None:
+    with pytest.raises(TacitError, match="use a --label-fraction from 0.05"):
+        fedsiam_3_rates(100, mean)
+
+
+WRITERS = np.repeat([7, 3, 9, 4, 1], [5, 8, 2, 6, 4])
+
+
+@given(clients=st.integers(1, 5), seed=st.integers(0, 9))
+def test_all_samples_of_a_writer_are_at_one_client(clients: int, seed: int) -> None:
+    parts = by_group(WRITERS, clients, rng(seed))
+    assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(len(WRITERS)))
+    held = [set(WRITERS[part].tolist()) for part in parts]
+    assert sum(map(len, held)) == 5
+    assert max(map(len, held)) - min(map(len, held)) <= 1
+
+
+def test_one_writer_per_client_leaves_the_others_out() -> None:
+    parts = partition("by-writer:1", TEN_CLASSES[: len(WRITERS)], 3, rng(), WRITERS)
+    assert [len(set(WRITERS[part].tolist())) for part in parts] == [1, 1, 1]
+    assert all(len(part) == (WRITERS == WRITERS[part[0]]).sum() for part in parts)
+
+
+def test_writers_that_are_not_there() -> None:
+    with pytest.raises(TacitError, match="5 writers or speakers and 6 are needed: lower --clients"):
+        partition("by-speaker", WRITERS, 6, rng(), WRITERS)
+    with pytest.raises(TacitError, match="does not say who made each sample, so by-writer is not possible: use iid"):
+        partition("by-writer", WRITERS, 3, rng())
+
+
 def test_samples_without_a_label_are_dealt_evenly() -> None:
     labels = np.concatenate([TEN_CLASSES, np.full(100, -1)])
     parts = partition("classes:2", labels, 10, rng())
@@ -166,6 +325,8 @@ def test_samples_without_a_label_are_dealt_evenly() -> None:
         ("classes:1.5", "classes needs a whole number of classes, such as classes:2"),
         ("shards:-1", "shards needs a whole number of shards, such as shards:2"),
         ("iid:2", "iid takes no number: write iid instead of iid:2"),
+        ("r:1.1", "r needs a number from 0 to 1, such as r:0.4"),
+        ("by-writer:x", "by-writer needs a whole number of writers or speakers per client, such as by-writer:1"),
         ("classes:11", "classes:11 over 10 clients does not fit 10 classes: use a number from 1 to 10"),
         ("shards:61", "shards:61 over 10 clients needs 610 samples, not 600: use fewer"),
     ],
@@ -184,6 +345,9 @@ def test_parse() -> None:
     assert parse("dirichlet:0.3") == ("dirichlet", (0.3,))
     assert parse("classes:2") == ("classes", (2,))
     assert parse("iid") == ("iid", ())
+    assert parse("r:0") == ("r", (0,))
+    assert parse("by-writer") == ("by-writer", ())
+    assert parse("by-writer:1") == ("by-writer", (1,))
 
 
 @pytest.mark.parametrize("way", PARTITIONS.values())

@@ -1,11 +1,12 @@
 """Who holds which sample: ways to deal a labeled pool to clients.
 
 Each way takes the labels of the pool, the number of clients and a random generator, and returns one ascending array
-of positions per client. No sample is lost and none is dealt twice.
+of positions per client. No sample is lost and none is dealt twice; only `by-writer:1` leaves samples to nobody.
 """
 
 from collections.abc import Callable
-from math import ceil
+from dataclasses import dataclass
+from math import ceil, inf
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,13 +15,23 @@ from tacit.errors import TacitError, unknown
 from tacit.federation import UNLABELED
 
 Indices = NDArray[np.int64]
+Way = Callable[..., list[Indices]]
 
 TRIES = 300  # how often `dirichlet` draws again for a client that got too little
+
+# FedMatch's class imbalance: how much of a client's data each class is, counted upward from the client's own class.
+FEDMATCH_ROW = np.array([0.50, 0.15, 0.03, 0.03, 0.03, 0.02, 0.03, 0.03, 0.03, 0.15])
+FEDSIAM_LOW_RATE = 0.05  # FedSiam Non-IID-III: what most clients know of their own labels
 
 
 def iid(labels: Indices, clients: int, rng: np.random.Generator) -> list[Indices]:
     """Every client gets a random part of the same size."""
     return _by_owner(rng.permutation(np.arange(len(labels)) % clients), clients)
+
+
+def even(labels: Indices, clients: int, rng: np.random.Generator) -> list[Indices]:
+    """Every client gets the same number of samples of every class."""
+    return _by_shares(labels, np.ones((clients, len(np.unique(labels)))), rng)
 
 
 def dirichlet(labels: Indices, clients: int, rng: np.random.Generator, beta: float, minimum: int = 10) -> list[Indices]:
@@ -36,21 +47,24 @@ def dirichlet(labels: Indices, clients: int, rng: np.random.Generator, beta: flo
     )
 
 
+def sizes(labels: Indices, clients: int, rng: np.random.Generator, beta: float) -> list[Indices]:
+    """The classes mixed as in the whole, the sizes by Dirichlet(β) shares: a smaller β is less even."""
+    if len(labels) < clients:
+        raise TacitError(f"{clients} clients can not each have one of {len(labels)} samples: lower --clients")
+    share = rng.dirichlet(np.full(clients, beta))
+    extra = largest_remainder(share if share.sum() else np.ones(clients), len(labels) - clients)
+    return _by_owner(rng.permutation(np.repeat(np.arange(clients), 1 + extra)), clients)
+
+
 def classes(labels: Indices, clients: int, rng: np.random.Generator, count: int) -> list[Indices]:
-    """Every client gets samples of so many random classes; a class is dealt evenly to those who have it."""
+    """Every client gets samples of so many random classes, every class goes to as many clients (FedMix, FedSiam)."""
     names = np.unique(labels)
     if not len(names) / clients <= count <= len(names):
         raise TacitError(
             f"classes:{count} over {clients} clients does not fit {len(names)} classes: "
             f"use a number from {ceil(len(names) / clients)} to {len(names)}"
         )
-    has = _classes_per_client(len(names), clients, rng, count)
-    owner = np.empty(len(labels), dtype=np.int64)
-    for position, name in enumerate(names):
-        owners = rng.permutation(np.flatnonzero((has == position).any(axis=1)))
-        samples = rng.permutation(np.flatnonzero(labels == name))
-        owner[samples] = np.resize(owners, len(samples))
-    return _by_owner(owner, clients)
+    return _by_shares(labels, _classes_per_client(len(names), clients, rng, count), rng)
 
 
 def shards(labels: Indices, clients: int, rng: np.random.Generator, count: int) -> list[Indices]:
@@ -65,31 +79,141 @@ def shards(labels: Indices, clients: int, rng: np.random.Generator, count: int) 
     return _by_owner(owner, clients)
 
 
-PARTITIONS: dict[str, Callable[..., list[Indices]]] = {
+def main_class(labels: Indices, clients: int, rng: np.random.Generator, level: float) -> list[Indices]:
+    """A part R of each class goes to the clients whose main class it is, the rest to all (SSFL, appendix A.2)."""
+    counts = np.bincount(labels)[np.unique(labels)]
+    main = _main_classes(len(counts), clients)
+    of_class = main / main.sum(axis=0)  # 1/m_j for the m_j clients with main class j
+    of_all = of_class @ (counts / counts.sum())  # q_j/m_j of every class
+    return _by_shares(labels, level * of_class + (1 - level) * of_all[:, None], rng)
+
+
+def fedmatch(labels: Indices, clients: int, rng: np.random.Generator) -> list[Indices]:
+    """Half of one class, less of its neighbours, little of the others; labeled samples evenly (FedMatch)."""
+    names = len(np.unique(labels))
+    if names != len(FEDMATCH_ROW):
+        raise TacitError(f"fedmatch is a table for 10 classes and the data has {names}: use dirichlet:0.3")
+    above = (
+        np.arange(names) - np.arange(clients)[:, None]
+    )  # how far a class is from the client's own; 0, 10, … share one
+    return _by_shares(labels, FEDMATCH_ROW[above % names], rng)
+
+
+def fedsiam_1(labels: Indices, clients: int, rng: np.random.Generator) -> list[Indices]:
+    """Two random classes per client, labeled and unlabeled alike (FedSiam, Non-IID-I)."""
+    return classes(labels, clients, rng, 2)
+
+
+def fedsiam_2(labels: Indices, clients: int, rng: np.random.Generator) -> list[Indices]:
+    """Labeled samples of two random classes per client, unlabeled samples of all (FedSiam, Non-IID-II)."""
+    return iid(labels, clients, rng)
+
+
+def fedsiam_3(labels: Indices, clients: int, rng: np.random.Generator) -> list[Indices]:
+    """As iid, but a few clients know most of their labels and the others 5 % of theirs (FedSiam, Non-IID-III)."""
+    return iid(labels, clients, rng)
+
+
+def class_grid(labels: Indices, clients: int, rng: np.random.Generator) -> list[Indices]:
+    """Client 10·a + b holds classes a and b, of ten; some hold a single one (FedSiam as released)."""
+    names = len(np.unique(labels))
+    if clients != names * names:
+        raise TacitError(f"class-grid needs a client for each pair of {names} classes: use --clients {names * names}")
+    a, b = np.divmod(np.arange(clients), names)
+    return _by_shares(labels, np.maximum(np.eye(names)[a], np.eye(names)[b]), rng)
+
+
+def by_group(groups: Indices, clients: int, rng: np.random.Generator, count: int | None = None) -> list[Indices]:
+    """A client holds all samples of its writers or speakers, as many as everybody; by-writer:1 gives each one."""
+    found, group = np.unique(groups, return_inverse=True)
+    needed = clients * (count or 1)
+    if len(found) < needed:
+        raise TacitError(f"the data has {len(found)} writers or speakers and {needed} are needed: lower --clients")
+    client_of = np.full(len(found), clients)  # one more than there are: nobody
+    chosen = rng.permutation(len(found))[: needed if count else None]
+    client_of[chosen] = np.arange(len(chosen)) % clients
+    return _by_owner(client_of[group], clients + 1)[:-1]
+
+
+def fedsiam_3_rates(clients: int, mean: float) -> NDArray[np.float64]:
+    """The share of its labels each client knows: γ·K clients so much that the mean is γ, the others 5 %."""
+    many = max(1, round(mean * clients))
+    high = FEDSIAM_LOW_RATE + (mean - FEDSIAM_LOW_RATE) * clients / many
+    if not FEDSIAM_LOW_RATE <= high <= 1:
+        raise TacitError(
+            f"fedsiam-3 gives most clients {FEDSIAM_LOW_RATE:.0%} of their labels and can not reach {mean:.0%}: "
+            "use a --label-fraction from 0.05 to 0.5"
+        )
+    return np.where(np.arange(clients) < many, high, FEDSIAM_LOW_RATE)
+
+
+PARTITIONS: dict[str, Way] = {
     "iid": iid,
+    "even": even,
     "dirichlet": dirichlet,
+    "sizes": sizes,
     "classes": classes,
     "shards": shards,
+    "r": main_class,
+    "fedmatch": fedmatch,
+    "fedsiam-1": fedsiam_1,
+    "fedsiam-2": fedsiam_2,
+    "fedsiam-3": fedsiam_3,
+    "class-grid": class_grid,
+    "by-writer": by_group,
+    "by-speaker": by_group,
 }
 
-# What follows the colon: how it is read, and how to say what is missing.
-_NUMBERS: dict[str, tuple[type[int] | type[float], str]] = {
-    "dirichlet": (float, "a positive number, such as dirichlet:0.3"),
-    "classes": (int, "a whole number of classes, such as classes:2"),
-    "shards": (int, "a whole number of shards, such as shards:2"),
+# Where samples that show their label at a client are dealt in another way than the rest.
+OF_LABELED: dict[str, Way] = {"fedmatch": even, "fedsiam-2": fedsiam_1}
+# Where clients know different shares of their labels: (clients, mean share) -> share per client.
+RATES: dict[str, Callable[[int, float], NDArray[np.float64]]] = {"fedsiam-3": fedsiam_3_rates}
+
+
+@dataclass(frozen=True)
+class _Number:
+    """What may follow the colon: how it is read, what it may be, and how to say what is missing."""
+
+    read: type[int] | type[float]
+    form: str
+    lowest: float = np.nextafter(0, 1)
+    highest: float = np.finfo(np.float64).max
+    optional: bool = False
+
+
+_WRITERS = _Number(int, "a whole number of writers or speakers per client, such as by-writer:1", optional=True)
+_NUMBERS = {
+    "dirichlet": _Number(float, "a positive number, such as dirichlet:0.3"),
+    "sizes": _Number(float, "a positive number, such as sizes:0.5"),
+    "classes": _Number(int, "a whole number of classes, such as classes:2"),
+    "shards": _Number(int, "a whole number of shards, such as shards:2"),
+    "r": _Number(float, "a number from 0 to 1, such as r:0.4", lowest=0, highest=1),
+    "by-writer": _WRITERS,
+    "by-speaker": _WRITERS,
 }
 
 
-def partition(spec: str, labels: Indices, clients: int, rng: np.random.Generator) -> list[Indices]:
-    """Deal as `spec` says: `iid`, `dirichlet:0.3`, `classes:2`, `shards:2`.
+def partition(
+    spec: str, labels: Indices, clients: int, rng: np.random.Generator, groups: Indices | None = None
+) -> list[Indices]:
+    """Deal as `spec` says: `iid`, `dirichlet:0.3`, `classes:2`, … or by who wrote them, when `groups` tells that.
 
     Samples without a label have no class to go by and are dealt evenly.
     """
     name, numbers = parse(spec)
     if clients < 1:
         raise TacitError(f"{clients} clients can not hold data: use at least 1")
+    if PARTITIONS[name] is by_group:
+        if groups is None:
+            raise TacitError(f"this data does not say who made each sample, so {name} is not possible: use iid")
+        return by_group(groups, clients, rng, *numbers)
+    return deal(PARTITIONS[name], labels, clients, rng, *numbers)
+
+
+def deal(way: Way, labels: Indices, clients: int, rng: np.random.Generator, *numbers: float) -> list[Indices]:
+    """Deal samples with a label in this way and the others evenly."""
     known, rest = np.flatnonzero(labels != UNLABELED), np.flatnonzero(labels == UNLABELED)
-    parts = PARTITIONS[name](labels[known], clients, rng, *numbers)
+    parts = way(labels[known], clients, rng, *numbers)
     if not len(rest):
         return parts
     extra = iid(labels[rest], clients, rng)
@@ -101,24 +225,74 @@ def parse(spec: str) -> tuple[str, tuple[float, ...]]:
     name, colon, text = spec.partition(":")
     if name not in PARTITIONS:
         raise unknown("partition", name, PARTITIONS)
-    if name not in _NUMBERS:
-        if colon:
-            raise TacitError(f"{name} takes no number: write {name} instead of {spec}")
+    number = _NUMBERS.get(name)
+    if number is None and colon:
+        raise TacitError(f"{name} takes no number: write {name} instead of {spec}")
+    if number is None or (number.optional and not colon):
         return name, ()
-    read, form = _NUMBERS[name]
     try:
-        number = read(text)
+        value = number.read(text)
     except ValueError:
-        number = 0
-    if not 0 < number < np.inf:
-        raise TacitError(f"{name} needs {form}")
-    return name, (number,)
+        value = -inf
+    if not number.lowest <= value <= number.highest:
+        raise TacitError(f"{name} needs {number.form}")
+    return name, (value,)
+
+
+def heterogeneity(counts: Indices) -> float:
+    """R of the SSFL paper (Definition 1): the mean total variation distance between the classes of two clients.
+
+    `counts` is (clients, classes); clients that hold nothing are left out. 0: all alike; 1: no class in common.
+    """
+    counts = counts[counts.sum(axis=1) > 0]
+    if len(counts) < 2:
+        return 0.0
+    mix = np.sort(counts / counts.sum(axis=1, keepdims=True), axis=0)
+    # Of sorted numbers, the i-th is the larger one in i pairs and the smaller one in K-1-i: no pair is visited.
+    weight = 2 * np.arange(len(mix)) - (len(mix) - 1)
+    pairs = len(mix) * (len(mix) - 1) / 2
+    return max(0.0, float((weight[:, None] * mix).sum() / 2 / pairs))
 
 
 def _by_owner(owner: Indices, clients: int) -> list[Indices]:
     """The ascending positions each client owns, when sample i belongs to client `owner[i]`."""
     ends = np.cumsum(np.bincount(owner, minlength=clients))
     return np.split(np.argsort(owner, kind="stable"), ends[:-1])
+
+
+def _by_shares(labels: Indices, shares: NDArray[np.float64], rng: np.random.Generator) -> list[Indices]:
+    """Every class cut over the clients in proportion to its column of `shares` (clients, classes), at random."""
+    names, of_class = np.unique(labels, return_counts=True)
+    counts = _rounded(shares / shares.sum(axis=0) * of_class, rng)
+    owner = np.empty(len(labels), dtype=np.int64)
+    for column, name in enumerate(names):
+        samples = rng.permutation(np.flatnonzero(labels == name))
+        owner[samples] = np.repeat(np.arange(len(shares)), counts[:, column])
+    return _by_owner(owner, len(shares))
+
+
+def _rounded(expected: NDArray[np.float64], rng: np.random.Generator) -> Indices:
+    """Whole numbers next to `expected` (clients, classes) with its column sums and, as far as they go, its row sums."""
+    counts = np.floor(expected + 1e-9).astype(np.int64)
+    cut = expected - counts > 1e-9  # who was rounded down in which class, and may get one sample more
+    missing = largest_remainder(expected.sum(axis=1), round(expected.sum())) - counts.sum(axis=1)
+    chances = cut.sum(axis=1)
+    for column, left in enumerate(np.rint(expected.sum(axis=0)).astype(np.int64) - counts.sum(axis=0)):
+        spare = chances - missing
+        last = np.where(cut[:, column], missing < 1, 2)  # who has enough, and who was not cut here at all
+        first = np.lexsort((rng.random(len(counts)), spare, last))[:left]  # those with the fewest chances to spare
+        counts[first, column] += 1
+        missing[first] -= 1
+        chances -= cut[:, column]
+    return counts
+
+
+def largest_remainder(share: NDArray[np.float64], total: int) -> Indices:
+    """`total` in whole parts proportional to `share`."""
+    exact = share / share.sum() * total
+    parts = np.floor(exact + 1e-9).astype(np.int64)
+    parts[np.argsort(parts - exact, kind="stable")[: total - parts.sum()]] += 1
+    return parts
 
 
 def _attainable(samples: int, clients: int) -> int:
@@ -146,11 +320,19 @@ def _dirichlet_owner(labels: Indices, clients: int, rng: np.random.Generator, be
     return owner
 
 
-def _classes_per_client(names: int, clients: int, rng: np.random.Generator, count: int) -> Indices:
-    """(clients, count): random different classes for every client, such that no class is left out."""
-    has = np.argsort(rng.random((clients, names)), axis=1)[:, :count]
-    for orphan in np.setdiff1d(np.arange(names), has):
-        owners = np.bincount(has.reshape(-1), minlength=names)
-        shared = np.flatnonzero(owners[has].reshape(-1) > 1)  # someone else has this class too
-        has.flat[rng.choice(shared)] = orphan
+def _classes_per_client(names: int, clients: int, rng: np.random.Generator, count: int) -> NDArray[np.float64]:
+    """(clients, names): 1 for `count` random classes of every client, every class as often as the others."""
+    has, owners = np.zeros((clients, names)), np.zeros(names)
+    for client in range(clients):
+        rarest = np.lexsort((rng.random(names), owners))[:count]
+        has[client, rarest] = 1
+        owners[rarest] += 1
     return has
+
+
+def _main_classes(names: int, clients: int) -> NDArray[np.float64]:
+    """(clients, names): 1 where a class is a client's main class, round and round; with few clients they have several."""
+    main = np.zeros((clients, names))
+    turns = np.arange(max(names, clients))
+    main[turns % clients, turns % names] = 1
+    return main
