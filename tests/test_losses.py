@@ -1,12 +1,28 @@
 """Losses against arithmetic that can be done on paper."""
 
-from math import log
+from math import exp, log
 from typing import Any
 
 import pytest
 import torch
 
-from tacit.losses import confident, cross_entropy, masked_cross_entropy
+from tacit.losses import (
+    annealed_cross_entropy,
+    annealing_threshold,
+    confident,
+    consistency,
+    cross_entropy,
+    divergence,
+    fairness,
+    flexible_thresholds,
+    masked_cross_entropy,
+    mix,
+    ramp_up,
+    sharpen,
+    truncated_gaussian,
+    uniformly_aligned,
+    weighted_mean,
+)
 
 # Logits of probabilities that are easy to take logarithms of.
 ODDS = torch.tensor([[1.0, 3.0], [9.0, 1.0], [1.0, 1.0]]).log()  # p = (¼, ¾), (0.9, 0.1), (½, ½)
@@ -89,3 +105,125 @@ def test_everything_kept_is_plain_cross_entropy() -> None:
     everything = torch.ones(3, dtype=torch.bool)
     losses = [masked_cross_entropy(ODDS, LABELS, everything, over) for over in ("batch", "kept")]
     assert losses[0].item() == losses[1].item() == pytest.approx(cross_entropy(ODDS, LABELS).item(), rel=1e-6)
+
+
+# p = (¼, ¾) and (0.9, 0.1) as probabilities.
+SURE = torch.tensor([[0.25, 0.75], [0.9, 0.1]])
+
+
+def test_a_threshold_for_every_class() -> None:
+    labels, kept = confident(SURE, torch.tensor([0.95, 0.7]))
+    assert labels.tolist() == [1, 0]
+    assert kept.tolist() == [True, False]
+
+
+def test_soft_labels_by_hand() -> None:
+    target = torch.tensor([[0.5, 0.5], [1.0, 0.0], [0.0, 1.0]])
+    loss = masked_cross_entropy(ODDS, target, KEPT, "batch")
+    assert loss.item() == pytest.approx(-(0.5 * log(1 / 4) + 0.5 * log(3 / 4) + log(1 / 2)) / 3, rel=1e-6)
+
+
+def test_a_weighted_mean_by_hand() -> None:
+    losses, weights = torch.tensor([1.0, 2.0, 4.0]), torch.tensor([0.5, 0.0, 1.0])
+    assert weighted_mean(losses, weights).item() == pytest.approx(4.5 / 3)
+    assert weighted_mean(losses, weights, "kept").item() == pytest.approx(4.5 / 2)
+
+
+def test_sharpening_by_hand() -> None:
+    # T = ½ squares: (1/16, 9/16) and (0.81, 0.01), normalised.
+    assert torch.allclose(sharpen(SURE, 0.5), torch.tensor([[0.1, 0.9], [81 / 82, 1 / 82]]))
+    assert torch.allclose(sharpen(SURE, 1.0), SURE)
+    assert sharpen(SURE, 1e-3).tolist() == [[0.0, 1.0], [1.0, 0.0]]
+    assert sharpen(torch.tensor([[0.0, 1.0]]), 0.4).tolist() == [[0.0, 1.0]]
+
+
+def test_divergence_by_hand() -> None:
+    p, q = SURE, torch.tensor([[0.5, 0.5], [1.0, 0.0]])
+    expected = [0.5 * log(0.5 / 0.25) + 0.5 * log(0.5 / 0.75), log(1 / 0.9)]
+    assert divergence(p.log(), q).tolist() == pytest.approx(expected, rel=1e-5)
+    assert divergence(p.log(), p).tolist() == pytest.approx([0, 0], abs=1e-6)
+
+
+@pytest.mark.parametrize("distance", ["mse", "kl"])
+def test_no_gradient_reaches_a_target(distance: Any) -> None:
+    logits, target = SURE.log().requires_grad_(), torch.tensor([[0.5, 0.5], [0.5, 0.5]], requires_grad=True)
+    consistency(logits, target, distance).sum().backward()
+    assert target.grad is None
+    assert logits.grad is not None
+    assert logits.grad.abs().min() > 0
+
+
+def test_the_mean_squared_difference_by_hand() -> None:
+    found = consistency(SURE.log(), torch.tensor([[0.5, 0.5], [1.0, 0.0]]), "mse")
+    assert found.tolist() == pytest.approx([0.25**2, 0.1**2], rel=1e-5)  # both classes differ alike
+
+
+def test_ramps_at_their_ends() -> None:
+    assert ramp_up(0, 10) == pytest.approx(exp(-5))
+    assert ramp_up(5, 10) == pytest.approx(exp(-1.25))
+    assert ramp_up(10, 10) == ramp_up(99, 10) == ramp_up(0, 0) == 1
+
+
+@pytest.mark.parametrize(
+    "schedule, first, last",
+    [("none", 1.0, 1.0), ("linear", 0.0, 1.0), ("log", 0.0, 1 - exp(-5)), ("exp", exp(-5), 1.0)],
+)
+def test_annealing_at_its_ends(schedule: Any, first: float, last: float) -> None:
+    assert annealing_threshold(0, 10, schedule) == pytest.approx(0.1 + 0.9 * first)
+    assert annealing_threshold(1, 10, schedule) == pytest.approx(0.1 + 0.9 * last)
+
+
+def test_annealing_half_way() -> None:
+    assert annealing_threshold(0.5, 2, "linear") == pytest.approx(0.75)
+    assert annealing_threshold(0.5, 2, "log") == pytest.approx(0.5 + 0.5 * (1 - exp(-2.5)))
+    assert annealing_threshold(0.5, 2, "exp") == pytest.approx(0.5 + 0.5 * exp(-2.5))
+
+
+def test_annealed_cross_entropy_leaves_out_what_is_known() -> None:
+    logits, y = SURE.log().requires_grad_(), torch.tensor([0, 0])  # the own class has p = ¼ and 0.9
+    loss = annealed_cross_entropy(logits, y, 0.8)
+    assert loss.item() == pytest.approx(-log(0.25), rel=1e-5)
+    loss.backward()
+    assert logits.grad is not None
+    assert logits.grad[1].tolist() == [0.0, 0.0]
+    assert annealed_cross_entropy(SURE.log(), y, 1.0).item() == pytest.approx(cross_entropy(SURE.log(), y).item())
+    assert annealed_cross_entropy(SURE.log(), y, 0.1).item() == 0
+
+
+def test_mixing_by_hand() -> None:
+    a, b = torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([[5.0, 6.0], [7.0, 8.0]])
+    assert mix(a, b, torch.tensor([0.25, 1.0])).tolist() == [[4.0, 5.0], [3.0, 4.0]]
+
+
+def test_flexible_thresholds_by_hand() -> None:
+    # Four samples never confident, two of class 0, one of class 1: β = 2/4, 1/4, 0; β/(2 - β) = 1/3, 1/7, 0.
+    selected = torch.tensor([-1, 0, -1, 1, -1, 0, -1])
+    assert flexible_thresholds(selected, 3, 0.9).tolist() == pytest.approx([0.3, 0.9 / 7, 0.0])
+    # Once most are confident, the best class sets the scale: β = 3/3, 1/3.
+    assert flexible_thresholds(torch.tensor([0, 0, 0, 1, -1]), 2, 0.9).tolist() == pytest.approx([0.9, 0.9 / 5])
+    assert flexible_thresholds(torch.tensor([], dtype=torch.int64), 2, 0.9).tolist() == [0, 0]
+
+
+def test_fairness_by_hand() -> None:
+    # p̃/h̃ = (0.5/0.25, 0.5/0.75) -> shares (3/4, 1/4). Of two kept samples with mean (0.6, 0.4), one says each class,
+    # so p̄/h̄ = (1.2, 0.8) -> (0.6, 0.4).
+    strong = torch.tensor([[0.9, 0.1], [0.3, 0.7], [0.0, 1.0]], requires_grad=True)
+    kept = torch.tensor([True, True, False])
+    loss = fairness(torch.tensor([0.5, 0.5]), torch.tensor([0.25, 0.75]), strong, kept)
+    assert loss.item() == pytest.approx(0.75 * log(0.6) + 0.25 * log(0.4), rel=1e-5)
+    loss.backward()
+    assert strong.grad is not None
+    assert strong.grad[:2].abs().min() > 0
+    assert strong.grad[2].tolist() == [0.0, 0.0]
+    assert fairness(torch.tensor([0.5, 0.5]), torch.tensor([0.5, 0.5]), strong, torch.zeros(3, dtype=torch.bool)) == 0
+
+
+def test_the_truncated_gaussian_by_hand() -> None:
+    found = truncated_gaussian(torch.tensor([0.9, 0.7, 0.5]), torch.tensor(0.7), torch.tensor(0.02))
+    assert found.tolist() == pytest.approx([1.0, 1.0, exp(-0.04 / 0.04)], rel=1e-5)
+
+
+def test_alignment_by_hand() -> None:
+    # (0.5/0.8, 0.5/0.2) = (0.625, 2.5), normalised.
+    aligned = uniformly_aligned(torch.tensor([[0.5, 0.5]]), torch.tensor([0.8, 0.2]))
+    assert aligned.tolist()[0] == pytest.approx([0.2, 0.8])

@@ -1,5 +1,6 @@
 """Pure losses with the papers' symbols; shapes stand in the docstrings. Targets never carry gradient."""
 
+from math import exp
 from typing import Literal
 
 import torch
@@ -7,6 +8,8 @@ from torch import Tensor
 from torch.nn import functional
 
 Denominator = Literal["batch", "kept"]
+Distance = Literal["mse", "kl"]
+Annealing = Literal["none", "linear", "log", "exp"]
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
@@ -14,14 +17,119 @@ def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
     return functional.cross_entropy(logits, y)
 
 
-def confident(probabilities: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
-    """(n, c) -> labels (n,), kept (n,): the most probable class, and whether its probability reaches τ."""
+def confident(probabilities: Tensor, threshold: float | Tensor) -> tuple[Tensor, Tensor]:
+    """(n, c) -> labels (n,), kept (n,): the most probable class, and whether its probability reaches τ.
+
+    τ is one number, or one for every class (c,).
+    """
     confidence, labels = probabilities.max(dim=1)
-    return labels, confidence >= threshold
+    return labels, confidence >= (threshold[labels] if isinstance(threshold, Tensor) else threshold)
 
 
 def masked_cross_entropy(logits: Tensor, labels: Tensor, kept: Tensor, over: Denominator) -> Tensor:
-    """(n, c), (n,), (n,) bool -> scalar: cross-entropy summed over the kept samples, divided by all or by them."""
-    losses = functional.cross_entropy(logits, labels, reduction="none") * kept
-    count = kept.sum().clamp(min=1) if over == "kept" else torch.tensor(len(labels))
-    return losses.sum() / count.to(losses.device)
+    """(n, c), labels (n,) or (n, c), kept (n,) bool -> scalar: summed over the kept, divided by all or by them."""
+    return weighted_mean(functional.cross_entropy(logits, labels, reduction="none"), kept, over)
+
+
+def weighted_mean(losses: Tensor, weights: Tensor, over: Denominator = "batch") -> Tensor:
+    """(n,), (n,) -> scalar: the weighted sum, divided by the batch or by the samples with a weight."""
+    count = (weights > 0).sum().clamp(min=1) if over == "kept" else len(losses)
+    return (losses * weights).sum() / count
+
+
+def sharpen(probabilities: Tensor, temperature: float) -> Tensor:
+    """(n, c) -> (n, c): q^(1/T), normalised; T = 1 changes nothing, T → 0 leaves the most probable class (UDA)."""
+    return functional.softmax(probabilities.clamp(min=1e-30).log() / temperature, dim=1)
+
+
+def divergence(logits: Tensor, targets: Tensor) -> Tensor:
+    """(n, c), (n, c) -> (n,): KL(q ‖ p) of targets q and the p of these logits."""
+    entropy: Tensor = torch.special.entr(targets.detach()).sum(dim=1)
+    return functional.cross_entropy(logits, targets.detach(), reduction="none") - entropy
+
+
+def consistency(logits: Tensor, targets: Tensor, distance: Distance) -> Tensor:
+    """(n, c), (n, c) -> (n,): how far predictions are from target probabilities (FedSiam, Eq. 4 and 5).
+
+    `mse` is averaged over the classes, as Mean Teacher does.
+    """
+    if distance == "kl":
+        return divergence(logits, targets)
+    return (functional.softmax(logits, dim=1) - targets.detach()).square().mean(dim=1)
+
+
+def ramp_up(elapsed: float, length: float) -> float:
+    """exp(-5·(1 - t/T)²) up to T, then 1; it begins at exp(-5)."""
+    return exp(-5 * (1 - min(elapsed / length, 1)) ** 2) if length else 1.0
+
+
+def annealing_threshold(progress: float, classes: int, schedule: Annealing) -> float:
+    """η_t = α_t·(1 - 1/K) + 1/K of training-signal annealing, α_t growing from 0 to 1 with progress (UDA, Eq. 3).
+
+    α_t is t/T, 1 - exp(-5·t/T) or exp(5·(t/T - 1)); without a schedule it is 1: every labeled sample is used.
+    """
+    alpha = {
+        "none": 1.0,
+        "linear": progress,
+        "log": 1 - exp(-5 * progress),
+        "exp": exp(5 * (progress - 1)),
+    }[schedule]
+    return alpha * (1 - 1 / classes) + 1 / classes
+
+
+def annealed_cross_entropy(logits: Tensor, y: Tensor, threshold: float) -> Tensor:
+    """(n, c), (n,) -> scalar: mean over the samples whose own class has a probability of at most η_t."""
+    losses = functional.cross_entropy(logits, y, reduction="none")
+    return weighted_mean(losses, (-losses.detach()).exp() <= threshold, "kept")
+
+
+def mix(a: Tensor, b: Tensor, share: Tensor) -> Tensor:
+    """(n, …), (n, …), (n,) -> (n, …): λ·a + (1 - λ)·b."""
+    share = share.reshape(-1, *[1] * (a.ndim - 1))
+    return share * a + (1 - share) * b
+
+
+def flexible_thresholds(selected: Tensor, classes: int, threshold: float) -> Tensor:
+    """(n,) last confident label of every sample, -1 for none -> (c,) thresholds (FlexMatch, Eq. 5, 7, 11 and 12).
+
+    β(c) = σ(c) / max(max σ, samples never confident), τ(c) = β(c)/(2 - β(c))·τ.
+    """
+    counts = torch.bincount(selected + 1, minlength=classes + 1)
+    beta = counts[1:] / counts.max().clamp(min=1)  # the first counts samples that never were confident
+    return beta / (2 - beta) * threshold
+
+
+def fairness(p_model: Tensor, h_model: Tensor, strong: Tensor, kept: Tensor) -> Tensor:
+    """(c,), (c,), strong-view probabilities (n, c), kept (n,) -> scalar: FreeMatch's L_f (Eq. 12 and 13).
+
+    -H[SumNorm(p̃/h̃), SumNorm(p̄/h̄)] with p̄ and h̄ the mean probability and the histogram of the kept samples.
+    """
+    if not kept.any():
+        return strong.sum() * 0
+    sure = strong[kept]
+    h_batch = torch.bincount(sure.argmax(dim=1), minlength=len(p_model)) / len(sure)
+    expected = _share(_ratio(p_model, h_model)).detach()
+    found = _share(_ratio(sure.mean(dim=0), h_batch))
+    return (expected * (found + 1e-12).log()).sum()
+
+
+def truncated_gaussian(confidence: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+    """(n,) -> (n,): 1 from μ on, exp(-(p - μ)²/2σ²) below it (SoftMatch, Eq. 5)."""
+    below = (confidence - mean).clamp(max=0)
+    return (-below.square() / (2 * variance)).exp()
+
+
+def uniformly_aligned(probabilities: Tensor, p_model: Tensor) -> Tensor:
+    """(n, c), (c,) -> (n, c): predictions over their usual mean, normalised (SoftMatch, Eq. 9)."""
+    scaled = probabilities / p_model
+    return scaled / scaled.sum(dim=1, keepdim=True)
+
+
+def _ratio(p: Tensor, histogram: Tensor) -> Tensor:
+    """p/h, and p itself where nothing was counted."""
+    return torch.where(histogram > 0, p / histogram.clamp(min=1e-12), p)
+
+
+def _share(values: Tensor) -> Tensor:
+    """SumNorm: divided by their sum."""
+    return values / values.sum()

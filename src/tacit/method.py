@@ -147,6 +147,7 @@ class Needs:
     validation: bool = False  # the server holds a validation set
     features: bool = False  # the network offers representations
     fresh_momentum: bool = False  # clients do not keep their optimizer's momentum
+    steady_data: bool = False  # clients hold the same samples in every round
 
 
 class Method(Protocol[State, Memory, Down, Up]):

@@ -1,7 +1,7 @@
 """What a batch costs: FixMatch teaches the strong view and only it, and is supervised learning where all is labeled."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import log
 from typing import Any
 
@@ -11,60 +11,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tacit.federation import Samples
-from tacit.learn import Batch, Objective, batches, fit
-from tacit.method import ClientContext, Training
-from tacit.methods.fedavg import FedAvg
+from tacit.learn import Objective, batches, fit
+from tacit.method import Training
 from tacit.nets import Net, build
 from tacit.objectives import FixMatch, Supervised
 from tacit.params import Params, clone
-from tacit.random import Streams
-from tests.toys import PLAIN_SGD, Identity, apart, federation, hide, images, job, linear, points, same, samples
-
-
-@dataclass(frozen=True, eq=False)
-class Scaled:
-    """Three views that can be told apart, and a note of every look."""
-
-    looks: list[tuple[str, int]] = field(default_factory=list)
-
-    def plain(self, x: Tensor) -> Tensor:
-        self.looks.append(("plain", len(x)))
-        return x * 1.0
-
-    def weak(self, x: Tensor, stream: torch.Generator) -> Tensor:
-        self.looks.append(("weak", len(x)))
-        return x * 2.0
-
-    def strong(self, x: Tensor, stream: torch.Generator) -> Tensor:
-        self.looks.append(("strong", len(x)))
-        return x * 0.5
-
-
-def client(data: Samples, net: Net, train: Training = PLAIN_SGD, views: Any = None) -> ClientContext:
-    return job(FedAvg(), federation([data], views=views), net, train=train).client(0, 0)
-
-
-def start(net: Net) -> Params:
-    return net.init(Streams(0).at("init"))
-
-
-def leaves(model: Params) -> Params:
-    return {name: value.clone().requires_grad_() for name, value in model.items()}
-
-
-def gradient(total: Tensor, w: Params) -> Params:
-    return dict(zip(w, torch.autograd.grad(total, list(w.values()), allow_unused=True), strict=True))
-
-
-def whole(holder: ClientContext) -> Batch:
-    """Everything the client has in one batch."""
-    data = holder.data
-    row, row_u = data.labeled, data.unlabeled
-    return Batch(data.x[row], data.y[row], data.x[row_u], row_u)
-
-
-# A linear net with weight diag(1) and no bias: the logits are the view itself.
-EYE: Params = {"fc.weight": torch.eye(2), "fc.bias": torch.zeros(2)}
+from tests.objectives.bench import EYE, FLIPPED, Scaled, client, gradient, leaves, start, whole
+from tests.toys import Identity, apart, hide, images, linear, points, same, samples
 
 
 def test_supervised_by_hand() -> None:
@@ -176,8 +129,6 @@ def test_weight_zero_has_the_gradient_of_supervised() -> None:
 
 
 # Who labels.
-
-FLIPPED: Params = {"fc.weight": -torch.eye(2), "fc.bias": torch.zeros(2)}  # answers the other class throughout
 
 
 def labels(labeler: Any, received: Params, w: Params) -> tuple[list[int], list[bool], Scaled]:

@@ -1,0 +1,128 @@
+"""Objectives that ask for the same answer to two views of an image: Π-model, Mean Teacher, mixup."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from tacit.learn import Batch, Cost, Visit
+from tacit.losses import Distance, consistency, cross_entropy, mix, ramp_up
+from tacit.method import Guesses, Holder, NonNegative, Positive, Probability
+from tacit.objectives.parts import Labeler, Teacher, Term, View, costs, look
+from tacit.params import Params, channels_last
+
+
+@dataclass(frozen=True)
+class Pi:
+    """Π-model (Laine and Aila 2017): the answer to one view, held fast, is the target of another view."""
+
+    weight: NonNegative = 1.0  # of the consistency term, once it has grown
+    ramp: NonNegative = 10.0  # rounds over which the weight grows as exp(-5·(1 - t/T)²); 0: it is there at once
+    distance: Distance = "mse"  # between answer and target: mse or kl
+    view: View = "weak"  # how both views are made
+
+    labels_only = False
+
+    def visit(self, holder: Holder, received: Params, kept: Mapping[str, Tensor]) -> Visit:
+        """The teacher is the model itself; a copy, so that its pass leaves BatchNorm's statistics alone."""
+        weight = self.weight * ramp_up(holder.round, self.ramp)
+        return Visit(_agreement(holder, self.view, weight, self.distance, channels_last))
+
+
+@dataclass(frozen=True)
+class MeanTeacher:
+    """Mean Teacher (Tarvainen and Valpola 2017): the target comes from an average of the model over its steps."""
+
+    alpha: Probability = 0.999  # α: how slowly the teacher follows; it grows to this as 1 - 1/(t + 1)
+    weight: NonNegative = 1.0  # of the consistency term, once it has grown
+    ramp: NonNegative = 10.0  # rounds over which the weight grows as exp(-5·(1 - t/T)²); 0: it is there at once
+    distance: Distance = "mse"  # between answer and target: mse or kl
+    view: View = "weak"  # how both views are made
+
+    labels_only = False
+
+    def visit(self, holder: Holder, received: Params, kept: Mapping[str, Tensor]) -> Visit:
+        """The teacher starts from the received model in every visit: what all clients learnt so far."""
+        weight = self.weight * ramp_up(holder.round, self.ramp)
+        teacher = channels_last({name: value.to(holder.device) for name, value in received.items()})
+        steps = 0
+
+        def follow(w: Params) -> Params:
+            nonlocal steps
+            alpha = min(1 - 1 / (steps + 1), self.alpha)
+            # In place: the order in memory, and with it the last bits of a convolution, stay as they are.
+            torch._foreach_lerp_([*teacher.values()], [w[name].detach() for name in teacher], 1 - alpha)
+            steps += 1
+            return teacher
+
+        return Visit(_agreement(holder, self.view, weight, self.distance, follow))
+
+
+@dataclass(frozen=True)
+class Mixup:
+    """Mixup (Zhang et al. 2018): mixed images have mixed labels; unlabeled ones those the model gives (ICT, 2019)."""
+
+    alpha: Positive = 1.0  # mixing shares λ are drawn from Beta(α, α)
+    weight: NonNegative = 1.0  # of the unlabeled term, once it has grown
+    ramp: NonNegative = 10.0  # rounds over which the weight grows as exp(-5·(1 - t/T)²); 0: it is there at once
+    distance: Distance = "mse"  # between the answer to a mixed unlabeled image and the mixed answers: mse or kl
+    labeler: Labeler = "local"  # who labels: the model as it trains, once the received one, the more confident of both
+    view: View = "weak"  # how images are augmented before they are mixed
+
+    labels_only = False
+
+    def visit(self, holder: Holder, received: Params, kept: Mapping[str, Tensor]) -> Visit:
+        """Partners and shares have a stream of their own."""
+        net, stream = holder.net, holder.stream("unlabeled views")
+        teacher = Teacher(holder, received, self.labeler, self.view, stream)
+        drawn, drawn_u = holder.stream("mixup"), holder.stream("mixup unlabeled")
+        stream_x = holder.stream("labeled views")
+
+        def supervised(w: Params, batch: Batch) -> Tensor:
+            x = look(holder, self.view, batch.x, stream_x)
+            partner, share = _partners(len(x), self.alpha, drawn, x)
+            logits = net.apply(w, mix(x, x[partner], share), train=True)
+            own, other = (functional.cross_entropy(logits, y, reduction="none") for y in (batch.y, batch.y[partner]))
+            return mix(own, other, share).mean()
+
+        def unlabeled(w: Params, batch: Batch) -> Term:
+            q = teacher(w, batch)
+            u = look(holder, self.view, batch.u, stream)
+            partner, share = _partners(len(u), self.alpha, drawn_u, u)
+            logits = net.apply(w, mix(u, u[partner], share), train=True)
+            loss = consistency(logits, mix(q, q[partner], share), self.distance).mean()
+            return Term(loss, {}, Guesses(batch.index, q.argmax(dim=1), torch.ones_like(batch.index, dtype=torch.bool)))
+
+        return Visit(costs(holder, supervised, self.weight * ramp_up(holder.round, self.ramp), unlabeled))
+
+
+def _agreement(
+    holder: Holder, view: View, weight: float, distance: Distance, teacher: Callable[[Params], Params]
+) -> Callable[[Params, Batch], Cost]:
+    """Cross-entropy on the labeled samples and consistency on all, as both papers have it."""
+    net, stream, stream_t = holder.net, holder.stream("student views"), holder.stream("teacher views")
+
+    def cost(w: Params, batch: Batch) -> Cost:
+        x = torch.cat([batch.x, batch.u])
+        logits = net.apply(w, look(holder, view, x, stream), train=True)
+        with torch.no_grad():
+            target = functional.softmax(net.apply(teacher(w), look(holder, view, x, stream_t), train=True), dim=1)
+        apart = consistency(logits, target, distance).mean()
+        metrics = {"loss_unlabeled": apart, "weight_unlabeled": torch.tensor(weight)}
+        total = weight * apart
+        if len(batch.x):
+            metrics["loss_supervised"] = cross_entropy(logits[: len(batch.x)], batch.y)
+            total = total + metrics["loss_supervised"]
+        return Cost(total, metrics)
+
+    return cost
+
+
+def _partners(n: int, alpha: float, stream: torch.Generator, like: Tensor) -> tuple[Tensor, Tensor]:
+    """(n,) partners and (n,) shares λ ~ Beta(α, α), as two gamma variables over their sum."""
+    partner = torch.randperm(n, generator=stream)
+    gamma = torch._standard_gamma(torch.full((2, n), alpha, dtype=torch.float64), generator=stream)
+    share = (gamma[0] / gamma.sum(dim=0).clamp(min=1e-300)).to(like.dtype)
+    return partner.to(like.device), share.to(like.device)

@@ -1,0 +1,105 @@
+"""What objectives are made of: how images are looked at, who gives pseudo-labels, and how costs add up."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from tacit.learn import Batch, Cost, predict
+from tacit.losses import cross_entropy
+from tacit.method import Guesses, Holder
+from tacit.params import Params
+
+View = Literal["plain", "weak", "strong"]
+Labeler = Literal["local", "global", "confident"]
+
+
+@dataclass(frozen=True)
+class Term:
+    """What the unlabeled samples of a batch cost, with numbers to log and the pseudo-labels given."""
+
+    loss: Tensor
+    metrics: Mapping[str, Tensor] = field(default_factory=dict)
+    guesses: Guesses | None = None
+
+
+def look(holder: Holder, view: View, x: Tensor, stream: torch.Generator) -> Tensor:
+    """A batch as the network shall see it."""
+    if view == "plain":
+        return holder.views.plain(x)
+    return holder.views.weak(x, stream) if view == "weak" else holder.views.strong(x, stream)
+
+
+class Teacher:
+    """Who labels: the model as it trains, once the received one, or for each sample the more confident of the two.
+
+    The received model does not change while a client trains, so it looks at all un-augmented samples once.
+    """
+
+    def __init__(self, holder: Holder, received: Params, labeler: Labeler, view: View, stream: torch.Generator) -> None:
+        """Label with the received model, where that is asked for."""
+        self._holder, self._labeler, self._view, self._stream = holder, labeler, view, stream
+        unlabeled = holder.samples.unlabeled
+        self._fixed: Tensor | None = None
+        if labeler != "local" and len(unlabeled):
+            found = predict(holder.net, received, holder.samples.x[unlabeled], holder.views).to(holder.device)
+            self._fixed = found.new_zeros(len(holder.samples), found.shape[1])
+            self._fixed[unlabeled.to(holder.device)] = found
+
+    def __call__(self, w: Params, batch: Batch) -> Tensor:
+        """(n, c) probabilities for the unlabeled samples of a batch, without gradient."""
+        fixed = None if self._fixed is None else self._fixed[batch.index.to(self._holder.device)]
+        if fixed is not None and self._labeler == "global":
+            return fixed
+        with torch.no_grad():
+            x = look(self._holder, self._view, batch.u, self._stream)
+            local = functional.softmax(self._holder.net.apply(w, x, train=True), dim=1)
+        if fixed is None:
+            return local
+        return torch.where((local.amax(1) > fixed.amax(1))[:, None], local, fixed)
+
+
+def costs(
+    holder: Holder,
+    supervised: Callable[[Params, Batch], Tensor],
+    weight: float,
+    unlabeled: Callable[[Params, Batch], Term],
+) -> Callable[[Params, Batch], Cost]:
+    """What a batch costs: the labeled term plus the weighted unlabeled one, each where there are such samples."""
+
+    def cost(w: Params, batch: Batch) -> Cost:
+        total, metrics = torch.zeros((), device=holder.device), {}
+        if len(batch.x):
+            total = metrics["loss_supervised"] = supervised(w, batch)
+        if not len(batch.u):
+            return Cost(total, metrics)
+        term = unlabeled(w, batch)
+        metrics |= {"loss_unlabeled": term.loss, "weight_unlabeled": torch.tensor(weight), **term.metrics}
+        return Cost(total + weight * term.loss, metrics, term.guesses)
+
+    return cost
+
+
+def on_labels(
+    holder: Holder, view: View, loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy
+) -> Callable[[Params, Batch], Tensor]:
+    """The labeled term: a loss of logits (n, c) and labels (n,) on one view of the labeled samples."""
+    stream = holder.stream("labeled views")
+
+    def supervised(w: Params, batch: Batch) -> Tensor:
+        return loss(holder.net.apply(w, look(holder, view, batch.x, stream), train=True), batch.y)
+
+    return supervised
+
+
+def kept_share(kept: Tensor) -> dict[str, Tensor]:
+    """The number every objective with pseudo-labels logs."""
+    return {"kept": kept.float().mean()}
+
+
+def progress(holder: Holder) -> float:
+    """How far training is: 0 in the first round, 1 in the last."""
+    return holder.round / max(1, holder.rounds - 1)

@@ -1,0 +1,65 @@
+"""One client on a bench: views that can be told apart and a net whose logits are the view itself."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tacit.federation import Samples
+from tacit.learn import Batch
+from tacit.method import ClientContext, Training
+from tacit.methods.fedavg import FedAvg
+from tacit.nets import Net
+from tacit.params import Params
+from tacit.random import Streams
+from tests.toys import PLAIN_SGD, federation, job
+
+
+@dataclass(frozen=True, eq=False)
+class Scaled:
+    """Three views that can be told apart, and a note of every look."""
+
+    looks: list[tuple[str, int]] = field(default_factory=list)
+
+    def plain(self, x: Tensor) -> Tensor:
+        self.looks.append(("plain", len(x)))
+        return x * 1.0
+
+    def weak(self, x: Tensor, stream: torch.Generator) -> Tensor:
+        self.looks.append(("weak", len(x)))
+        return x * 2.0
+
+    def strong(self, x: Tensor, stream: torch.Generator) -> Tensor:
+        self.looks.append(("strong", len(x)))
+        return x * 0.5
+
+
+def client(
+    data: Samples, net: Net, train: Training = PLAIN_SGD, views: Any = None, round: int = 0, rounds: int = 3
+) -> ClientContext:
+    return job(FedAvg(), federation([data], views=views), net, train=train, rounds=rounds).client(round, 0)
+
+
+def start(net: Net) -> Params:
+    return net.init(Streams(0).at("init"))
+
+
+def leaves(model: Params) -> Params:
+    return {name: value.clone().requires_grad_() for name, value in model.items()}
+
+
+def gradient(total: Tensor, w: Params) -> Params:
+    return dict(zip(w, torch.autograd.grad(total, list(w.values()), allow_unused=True), strict=True))
+
+
+def whole(holder: ClientContext) -> Batch:
+    """Everything the client has in one batch."""
+    data = holder.data
+    row, row_u = data.labeled, data.unlabeled
+    return Batch(data.x[row], data.y[row], data.x[row_u], row_u)
+
+
+# A linear net with weight diag(1) and no bias: the logits are the view itself.
+EYE: Params = {"fc.weight": torch.eye(2), "fc.bias": torch.zeros(2)}
+FLIPPED: Params = {"fc.weight": -torch.eye(2), "fc.bias": torch.zeros(2)}  # answers the other class throughout
