@@ -21,9 +21,11 @@ check: .venv/.installed-dev ## lint, format and types
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
 
-bench: .venv/.installed-run ## measure speed: one workload, then growing numbers of clients
+bench: .venv/.installed-run ## measure speed: rounds, growing numbers of clients, a FixMatch step, augmentation
 	@$(PY) benchmarks/speed.py w1
 	@$(PY) benchmarks/speed.py scale
+	@$(PY) benchmarks/speed.py ssl
+	@$(PY) benchmarks/augment.py
 
 bench-peers: .venv-peers/.installed ## the same workload on pfl-research and Flower, in a second environment
 	@$(PEERS) benchmarks/speed.py w1 --peers

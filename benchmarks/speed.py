@@ -2,6 +2,7 @@
 
     python benchmarks/speed.py w1 [--rounds 18] [--peers]    a round of FedAvg against a bare training loop
     python benchmarks/speed.py scale                         100,000 clients against 1,000
+    python benchmarks/speed.py ssl                           a step of FixMatch against its passes alone
 
 Seconds depend on the machine and on who else uses it. So whatever is compared takes turns in blocks of a few rounds,
 and only the ratio of the medians counts; it is the last line. Every process runs torch on one thread.
@@ -22,6 +23,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
@@ -36,16 +38,16 @@ from torch.nn.functional import cross_entropy
 from tacit import nets
 from tacit.averaging import WeightsDown, WeightsState, WeightsUp
 from tacit.data.augment import ImageViews
-from tacit.engines.local import LocalCourier, one_thread
+from tacit.engines.local import LocalCourier, keep_freed_memory, one_thread
 from tacit.engines.loop import Absent, Arrived, Job, Parcel, Position, play
 from tacit.engines.memory import Memories
 from tacit.federation import Federation, Samples, ServerData
-from tacit.learn import Kept, Score
+from tacit.learn import Kept, Score, fit
 from tacit.method import ClientContext, Method, Reply, Training
 from tacit.methods.fedavg import FedAvg
 from tacit.methods.scaffold import Scaffold
-from tacit.objectives import Supervised
-from tacit.params import Params
+from tacit.objectives import FixMatch, Supervised
+from tacit.params import Params, channels_last
 from tacit.random import Streams
 
 WORKERS = 2
@@ -525,6 +527,87 @@ def scale_memories(data: Federation, rounds: int) -> None:
     print(f"memory grew by {grown:.0f} MB; rounds took {' '.join(f'{seconds:.3f}' for seconds in times)} s")
 
 
+# --- one step of semi-supervised learning -----------------------------------------------------------------------------
+
+
+def ssl(options: argparse.Namespace) -> None:
+    """FixMatch at a client, 10 labeled and 100 unlabeled images of 3×32×32 a step, against its passes alone."""
+    keep_freed_memory()  # as every worker does
+    step = SslStep()
+    times: dict[str, list[float]] = {"passes alone": [], "local labels": [], "global labels": [], "views alone": []}
+    with bounded(300), one_thread():
+        for _ in range(options.rounds + 1):
+            for name, act in (
+                ("passes alone", step.passes),
+                ("local labels", partial(step.ours, "local")),
+                ("global labels", partial(step.ours, "global")),
+                ("views alone", step.views_alone),
+            ):
+                begin = time.perf_counter()
+                act()
+                times[name].append(time.perf_counter() - begin)
+        medians = {name: median(blocks[1:]) for name, blocks in times.items()}  # the first block warms up
+    for name, seconds in medians.items():
+        print(f"{name}: {seconds / SslStep.STEPS * 1e3:.2f} ms a step, {seconds / medians['passes alone']:.3f}")
+    print_load()
+    print(f"ssl ratio={medians['local labels'] / medians['passes alone']:.2f}")
+
+
+class SslStep:
+    """One client, and the forward and backward passes of its steps on views made beforehand."""
+
+    STEPS = 19  # an epoch over 1,900 unlabeled images
+
+    def __init__(self) -> None:
+        """Random images; ten labels per class."""
+        random = np.random.default_rng(0)
+        x = torch.from_numpy(random.integers(0, 256, (2000, 3, 32, 32), dtype=np.uint8))
+        y = torch.cat([torch.arange(100) % 10, torch.full((1900,), -1)])
+        self.views = ImageViews(mean=(0.5,) * 3, std=(0.29,) * 3, flip=True)
+        none = Samples(x[:0], y[:0])
+        data = Federation(
+            pool=Samples(x, y),
+            order=torch.arange(2000),
+            starts=torch.tensor([0, 2000]),
+            server=ServerData(none, none),
+            test=none,
+            classes=tuple("0123456789"),
+            views=self.views,
+        )
+        train = Training(batch=10, unlabeled_batch=100, steps=self.STEPS)
+        self.net = nets.build("lenet", (3, 32, 32), 10)
+        job = Job(FedAvg(), self.net, data, Streams(0), rounds=1, cohort=1, train=train, server_train=train)
+        self.client = job.client(0, 0)
+        self.start = self.client.initial()
+        self._x, self._u = x[:10], x[100:200]
+        self._y, self._stream = y[:10], torch.Generator().manual_seed(0)
+        self._labeled, self._weak, self._strong = self._looks()
+
+    def ours(self, labeler: Any) -> None:
+        """The steps as a client does them; every sample is kept, which costs the most."""
+        fit(self.client, self.start, FixMatch(threshold=0.0, labeler=labeler))
+
+    def passes(self) -> None:
+        """What no implementation can spare: a pass to label, two passes and the gradient to learn."""
+        w = channels_last(self.start)
+        leaves = [w[name].requires_grad_() for name in self.net.trainable]
+        for _ in range(self.STEPS):
+            with torch.no_grad():
+                labels = self.net.apply(w, self._weak, train=True).argmax(dim=1)
+            loss = cross_entropy(self.net.apply(w, self._labeled, train=True), self._y)
+            loss = loss + cross_entropy(self.net.apply(w, self._strong, train=True), labels)
+            torch.autograd.grad(loss, leaves)
+
+    def views_alone(self) -> None:
+        """The augmentation of the steps."""
+        for _ in range(self.STEPS):
+            self._looks()
+
+    def _looks(self) -> tuple[Tensor, Tensor, Tensor]:
+        views, stream = self.views, self._stream
+        return views.weak(self._x, stream), views.weak(self._u, stream), views.strong(self._u, stream)
+
+
 # --- memory -----------------------------------------------------------------------------------------------------------
 
 
@@ -555,7 +638,7 @@ def _kilobytes(path: str, name: str) -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 
 
-COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {"w1": w1, "scale": scale, "first": first}
+COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {"w1": w1, "scale": scale, "ssl": ssl, "first": first}
 
 
 def main() -> None:

@@ -124,7 +124,8 @@ def test_ls_lists_every_kind_with_a_sentence(shell: Shell) -> None:
         for name, about in catalog.listing(kind).items():
             assert any(line.split()[:1] == [name] for line in said.lines)
             assert about.split()[0] in said.out
-        assert " ".join(said.out.split()) in " ".join(everything.out.split())
+        short = " ".join(everything.out.split())
+        assert (" ".join(said.out.split()) in short) == (kind != "splits")  # these are many: on request
 
 
 @pytest.mark.parametrize("method", [*catalog.methods(), "fedprox+supervised"])

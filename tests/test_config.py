@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 import tacit
-from tacit import catalog
+from tacit import catalog, nets
 from tacit import config as configs
-from tacit.config import Config, DataConfig, EngineConfig, LogConfig, NetConfig, from_options, make, parse_assignment
+from tacit.config import Config, EngineConfig, LogConfig, NetConfig, from_options, make, parse_assignment
+from tacit.data.scenario import Scenario
 from tacit.engines.faults import Faults
 from tacit.errors import TacitError
 from tacit.method import Training
@@ -138,7 +139,7 @@ def test_a_misspelt_name_is_answered_with_the_closest_one(settings: dict[str, An
 
 def test_a_name_unlike_all_others_is_answered_with_all_of_them() -> None:
     sentence = refusal({"net": {"name": "xyz"}})
-    assert sentence == "unknown network 'xyz': choose one of cnn, lenet, linear"
+    assert sentence == f"unknown network 'xyz': choose one of {', '.join(sorted(nets.NETS))}"
 
 
 @pytest.mark.parametrize(
@@ -378,7 +379,7 @@ def test_a_written_config_is_complete() -> None:
     """Defaults may change later; the run must not."""
     tree = tomllib.loads(configs.dumps(make({})))
     assert tree["train"]["lr"] == Training().lr
-    assert tree["data"]["name"] == DataConfig().name
+    assert tree["data"]["name"] == Scenario().name
     assert tree["engine"]["min_clients"] == EngineConfig().min_clients
     assert {"seed", "rounds", "method", "net", "faults", "log"} <= tree.keys()
 
@@ -416,7 +417,7 @@ def test_a_file_that_is_no_config_is_refused(tmp_path: Path, make_bad: Any, says
     assert "\n" not in str(caught.value)
 
 
-SETTINGS = [Training, DataConfig, NetConfig, EngineConfig, LogConfig, Faults]
+SETTINGS = [Training, Scenario, NetConfig, EngineConfig, LogConfig, Faults]
 
 
 @pytest.mark.parametrize("kind", [*SETTINGS, *catalog.methods().values(), *OBJECTIVES.values()])

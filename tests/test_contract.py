@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from tacit import catalog
-from tacit.data.scenario import Split
+from tacit.data.scenario import Scenario, Split
 from tacit.data.scenario import federation as real_federation
 from tacit.data.sources import Source
 from tacit.engines.loop import Job
@@ -251,7 +251,7 @@ def hiding_place(place: str) -> Federation:
     classes = tuple(map(str, range(SECRET + 1)))
     source = Source("hidden", x, torch.from_numpy(y), x[:2], torch.tensor([0, 1]), classes, (0.5,), (0.5,), flip=False)
     server = np.array([8] if place == "server" else [], dtype=np.int64)
-    return real_federation(source, Split([np.arange(4), np.arange(4, 8)], shown, server, np.array([9])))
+    return real_federation(source, Split([np.arange(4), np.arange(4, 8)], shown, server, np.array([9])), Scenario())
 
 
 def contexts(place: str) -> list[ClientContext | ServerContext]:

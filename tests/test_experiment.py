@@ -62,7 +62,7 @@ def test_a_run_directory_holds_all_that_is_promised(tmp_path: Path, images: str)
     with safe_open(folder / "model.safetensors", "pt") as model:
         about = json.loads(model.metadata()["tacit"])
         assert about == {
-            "net": {"name": "lenet", "norm": "none", "width": 1.0},
+            "net": {"name": "lenet", "norm": None, "width": 1.0},
             "shape": [1, 16, 16],
             "classes": ["0", "1", "2"],
         }

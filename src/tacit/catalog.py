@@ -19,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 
 import tacit.methods
 from tacit import nets, own
-from tacit.data import partition, sources
+from tacit.data import papers, partition, sources
 from tacit.errors import TacitError, unknown
 from tacit.method import Method
 from tacit.objectives import OBJECTIVES
@@ -59,8 +59,10 @@ def listing(kind: str) -> dict[str, str]:
         "nets": nets.NETS,
         "partitions": partition.PARTITIONS,
     }
+    if kind == "splits":
+        return {name: papers.describe(name) for name in papers.SPLITS}
     if kind not in kinds:
-        raise unknown("kind of thing to list", kind, kinds)
+        raise unknown("kind of thing to list", kind, [*kinds, "splits"])
     return {name: sentence(thing) for name, thing in kinds[kind].items()}
 
 

@@ -19,7 +19,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-KINDS = ("methods", "objectives", "datasets", "nets", "partitions")
+KINDS = ("methods", "objectives", "datasets", "nets", "partitions", "splits")
 
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any setting, e.g. method.mu=0.1")]
 Out = Annotated[Path | None, typer.Option(help="Run directory; a new one under runs/ when not given.")]
@@ -50,14 +50,15 @@ def demo(out: Out = None) -> None:
 
 @app.command("ls")
 def list_names(kind: Annotated[str | None, typer.Argument(help=", ".join(KINDS))] = None) -> None:
-    """List methods, objectives, datasets, nets and partitions."""
+    """List methods, objectives, datasets, nets and partitions; with `splits`, the settings of the papers."""
     from tacit.catalog import listing
 
     if kind is not None and kind not in KINDS:
         raise unknown("kind of thing to list", kind, KINDS)
     console = Console()
-    for each in [kind] if kind else KINDS:
+    for each in [kind] if kind else KINDS[:-1]:  # the splits are many: on request
         table = Table(title=each, title_justify="left", title_style="bold", box=None, show_header=False)
+        table.add_column(no_wrap=True)
         for name, about in listing(each).items():
             table.add_row(escape(f"  {name}"), escape(about))
         console.print(table)
@@ -91,12 +92,42 @@ def show(method: Annotated[str, typer.Argument(help="fedavg, fedavg+fixmatch, my
 
 
 @app.command()
+def data(
+    config: Annotated[
+        Path | None, typer.Argument(help="A TOML config; options on the command line win over it.")
+    ] = None,
+    data: Annotated[str | None, typer.Option(help="Data set, or a path: image folder, .csv manifest, .npz.")] = None,
+    split: Annotated[str | None, typer.Option(help="Data settings of a paper, of `tacit ls splits`.")] = None,
+    labels: Annotated[str | None, typer.Option(help="Who has labels: client, server, some, all.")] = None,
+    per_class: Annotated[int | None, typer.Option(help="Labels per class at each holder of labels.")] = None,
+    n_labels: Annotated[int | None, typer.Option(help="Labels in total.")] = None,
+    label_fraction: Annotated[float | None, typer.Option(help="Labels as a share of the samples.")] = None,
+    validation: Annotated[int | None, typer.Option(help="Validation samples at the server.")] = None,
+    clients: Annotated[int | None, typer.Option(help="Number of clients.")] = None,
+    partition: Annotated[str | None, typer.Option(help="iid, dirichlet:0.3, classes:2, shards:2.")] = None,
+    set: Set = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of all randomness.")] = None,
+    out: Annotated[Path | None, typer.Option(help="For the figures; a new folder in runs/ when not given.")] = None,
+    format: Annotated[str, typer.Option(help="Of the figures: png, svg or pdf.")] = "png",
+) -> None:
+    """Look before you train: who holds which classes and labels, and what the views do to a sample."""
+    from tacit import config as configs
+    from tacit import look
+
+    options: dict[str, Any] = {name: value for name, value in locals().items() if name in configs.OPTIONS}
+    base = configs.read(config) if config else {}
+    settings = configs.from_options(options | dict(map(configs.parse_assignment, set or [])), base)
+    look.show(settings, out or _fresh(f"data-{Path(settings.data.name).stem}"), format, Console())
+
+
+@app.command()
 def run(
     config: Annotated[
         Path | None, typer.Argument(help="A TOML config; options on the command line win over it.")
     ] = None,
     method: Annotated[str | None, typer.Option(help="Method, or method+objective.")] = None,
-    data: Annotated[str | None, typer.Option(help="Data set, or a path to an .npz file.")] = None,
+    data: Annotated[str | None, typer.Option(help="Data set, or a path: image folder, .csv manifest, .npz.")] = None,
+    split: Annotated[str | None, typer.Option(help="Data settings of a paper, of `tacit ls splits`.")] = None,
     labels: Annotated[str | None, typer.Option(help="Who has labels: client, server, some, all.")] = None,
     per_class: Annotated[int | None, typer.Option(help="Labels per class at each holder of labels.")] = None,
     n_labels: Annotated[int | None, typer.Option(help="Labels in total.")] = None,

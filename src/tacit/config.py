@@ -16,7 +16,8 @@ from pydantic import Field
 
 from tacit import nets
 from tacit.catalog import build_method, check
-from tacit.data import partition, sources
+from tacit.data import augment, papers, partition, sources
+from tacit.data.scenario import Scenario
 from tacit.engines.faults import Faults
 from tacit.errors import TacitError, unknown
 from tacit.learn import learning_rate
@@ -28,26 +29,11 @@ SERVER = {"epochs": 10, "batch": 10}
 
 
 @dataclass(frozen=True)
-class DataConfig:
-    """Which data, who holds it, and where the labels are."""
-
-    name: str = "fashion-small"  # a data set of `tacit ls datasets`, or a path to an .npz file
-    clients: Count = 10  # how many hold the data
-    partition: str = "iid"  # how it is dealt to them, of `tacit ls partitions`
-    labels: Literal["client", "server", "some", "all"] = "server"  # who has labels
-    per_class: Count | None = None  # labels per class, at each holder of labels
-    n_labels: Count | None = None  # labels in total
-    label_fraction: Annotated[float, Field(gt=0, le=1)] | None = None  # labels as a share of the samples
-    some: Annotated[float, Field(gt=0, le=1)] = 0.1  # share of clients with labels, for labels = "some"
-    validation: Annotated[int, Field(ge=0)] = 0  # samples the server keeps for validation
-
-
-@dataclass(frozen=True)
 class NetConfig:
     """The network."""
 
     name: str = "lenet"  # of `tacit ls nets`, or module:callable(shape, classes) that makes a torch module
-    norm: nets.Norm = "none"  # normalisation layers
+    norm: nets.Norm | None = None  # normalisation layers; the network's own when not given
     width: Positive = 1.0  # factor on the number of channels
 
 
@@ -82,7 +68,7 @@ class Config:
     cohort: Count | None = None  # clients per round; all when not given
     method: dict[str, Any] = field(default_factory=lambda: {"name": DEFAULT_METHOD})
     objective: dict[str, Any] = field(default_factory=dict)
-    data: DataConfig = DataConfig()
+    data: Scenario = Scenario()
     net: NetConfig = NetConfig()
     train: Training = Training()
     server: dict[str, Any] = field(
@@ -112,6 +98,7 @@ class Config:
 OPTIONS = {
     "method": "method.name",
     "data": "data.name",
+    "split": "data.split",
     "labels": "data.labels",
     "per_class": "data.per_class",
     "n_labels": "data.n_labels",
@@ -141,7 +128,8 @@ def make(tree: Mapping[str, Any]) -> Config:
             raise TacitError(f"{name} is a section: write [{name}] and its settings below it")
         if name in sections:
             kind: Any = sections[name]
-            values[name] = kind(**check(kind, value, name))
+            given = papers.completed(dict(value)) if name == "data" else value
+            values[name] = kind(**check(kind, given, name))
         else:
             values[name] = value
     plain = {name: value for name, value in values.items() if name not in sections}
@@ -159,8 +147,8 @@ def make(tree: Mapping[str, Any]) -> Config:
 
 
 def _anywhere(name: str) -> str:
-    """A data file by its full path, so that the run can be resumed from any folder."""
-    return str(Path(name).absolute()) if name.endswith(".npz") else name
+    """Data of one's own by its full path, so that the run can be resumed from any folder."""
+    return str(Path(name).absolute()) if sources.is_path(name) else name
 
 
 def _consistent(config: Config) -> Config:
@@ -171,7 +159,9 @@ def _consistent(config: Config) -> Config:
         if train.nesterov and not train.momentum:
             raise TacitError(f"nesterov needs momentum: set {section}.momentum above 0")
     partition.parse(config.data.partition)
-    sources.find(config.data.name)
+    sources.find(config.data.name, config.data.size)
+    if config.data.augment not in augment.VARIANTS:
+        raise unknown("strong view", config.data.augment, augment.VARIANTS)
     nets.find(config.net.name)
     if config.cohort is not None and config.cohort > config.data.clients:
         raise TacitError(

@@ -5,39 +5,33 @@ import torch
 from tacit import nets
 from tacit.config import Config
 from tacit.data import scenario, sources
+from tacit.data.sources import Source
 from tacit.engines.loop import Job
 from tacit.errors import TacitError
 from tacit.random import Streams
 
 
+def build_data(config: Config) -> tuple[Source, scenario.Split]:
+    """The samples a config names, and who holds which of them."""
+    data = config.data
+    source = scenario.pooled(sources.load(data.name, data.size), data)
+    if data.clients > len(source.y):
+        raise TacitError(f"{data.clients} clients can not share {len(source.y)} samples: lower --clients")
+    groups = None if source.groups is None else source.groups.numpy()
+    return source, scenario.split(source.y.numpy(), len(source.classes), data, Streams(config.seed), groups)
+
+
 def build_job(config: Config) -> tuple[Job, scenario.Split]:
     """The job a config describes; refuses what the method needs and the data lacks."""
-    source = sources.load(config.data.name)
-    if config.data.clients > len(source.y):
-        raise TacitError(f"{config.data.clients} clients can not share {len(source.y)} samples: lower --clients")
-    streams = Streams(config.seed)
-    data = config.data
-    split = scenario.split(
-        source.y.numpy(),
-        len(source.classes),
-        clients=data.clients,
-        partition=data.partition,
-        labels=data.labels,
-        per_class=data.per_class,
-        n_labels=data.n_labels,
-        label_fraction=data.label_fraction,
-        some=data.some,
-        validation=data.validation,
-        streams=streams,
-    )
+    source, split = build_data(config)
     shape = tuple(int(n) for n in source.x.shape[1:])
     job = Job(
         method=config.build_method(),
         net=nets.build(config.net.name, shape, len(source.classes), config.net.norm, config.net.width),
-        federation=scenario.federation(source, split),
-        streams=streams,
+        federation=scenario.federation(source, split, config.data),
+        streams=Streams(config.seed),
         rounds=config.rounds,
-        cohort=config.cohort or data.clients,
+        cohort=config.cohort or config.data.clients,
         train=config.train,
         server_train=config.server_train,
         device=_device(config.engine.device),
@@ -70,6 +64,8 @@ def _refuse_unmet_needs(config: Config, job: Job) -> None:
         raise TacitError(f"{name} needs a network with features and {config.net.name} has none: use --net lenet")
     if needs.fresh_momentum and config.train.optimizer == "keep":
         raise TacitError(f"{name} can not work with momentum kept between rounds: use train.optimizer = 'reset'")
+    if needs.steady_data and federation.arrivals is not None:
+        raise TacitError(f"{name} remembers the labels of samples and these come and go: use data.steps = 1")
     keeps = "keep" in (config.train.buffers, config.server_train.buffers)
     if keeps and job.net.buffers and not len(federation.server.labeled):
         raise TacitError(

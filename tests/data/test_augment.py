@@ -1,8 +1,11 @@
-"""Views: hand arithmetic, a plain reference for shifts, and what randomness may and may not do."""
+"""Views: hand arithmetic, a plain reference for shifts, and what randomness may and may not do.
+
+What RandAugment does to pixels is compared with Pillow in test_randaugment.py.
+"""
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
-from math import pi
 
 import pytest
 import torch
@@ -10,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tacit.data import augment
-from tacit.data.augment import ImageViews
+from tacit.data.augment import VARIANTS, ImageViews, TextViews
 from tacit.data.sources import load
 
 GREY = ImageViews(mean=(0.5,), std=(0.25,), flip=True)
@@ -38,11 +40,13 @@ def test_plain_is_x_minus_mean_over_std() -> None:
     h=st.integers(1, 20),
     w=st.integers(1, 20),
     colour=st.booleans(),
-    view=st.sampled_from(["plain", "weak", "strong"]),
+    view=st.sampled_from(["plain", "weak", *VARIANTS]),
     seed=st.integers(0, 99),
 )
 def test_shapes_and_ranges(n: int, h: int, w: int, colour: bool, view: str, seed: int) -> None:
     views, x = (COLOUR, images(n, 3, h, w)) if colour else (GREY, images(n, 1, h, w))
+    if view in VARIANTS:
+        views, view = replace(views, variant=VARIANTS[view]), "strong"
     before = x.clone()
     out = views.plain(x) if view == "plain" else getattr(views, view)(x, stream(seed))
     assert out.shape == x.shape
@@ -119,71 +123,6 @@ def test_strong_flips_when_weak_does() -> None:
     assert 60 < int(mirrored.sum()) < 140
 
 
-def table(level: float = 0.0, **amounts: float) -> list[float]:
-    """What the 256 pixel values of one image become."""
-    column = torch.tensor([amounts.get(name, 0.0) for name in augment.COLOUR])[:, None, None]
-    values: list[float] = augment._table(torch.tensor([[level]]), column)[0].tolist()
-    return values
-
-
-def test_colours_by_hand() -> None:
-    assert table() == list(range(256))
-    assert table(brightness=0.5)[100] == 150
-    assert table(brightness=0.5)[200] == 255  # 300, cut at the largest value
-    assert table(level=60, contrast=-0.5)[100] == 80  # half as far from the mean, 60 + 40 / 2
-    assert table(level=60, brightness=0.5, contrast=-0.5)[100] == 120  # mean 90, pixel 150: 90 + 60 / 2
-    assert table(posterize=-4)[200] == 192  # 200 = 12 · 16 + 8
-    assert table(posterize=1)[201] == 200
-    assert table(solarize=100)[155:158] == [155, 99, 98]  # the top 100 values begin at 156
-    assert table(invert=0.01)[:2] == [255, 254]
-
-
-def seen(image: list[list[float]], **amounts: float) -> Tensor:
-    """One image after the operations that move pixels."""
-    column = torch.tensor([amounts.get(name.replace(" ", "_"), 0.0) for name in augment.GEOMETRY])[:, None, None]
-    return augment._affine(torch.tensor(image)[None, None], column)[0, 0]
-
-
-def test_geometry_by_hand() -> None:
-    image = torch.rand(6, 6, generator=stream())
-    rows = image.tolist()
-    assert torch.allclose(seen(rows), image, atol=1e-5)
-    assert torch.allclose(seen(rows, rotate=pi / 2), image.rot90(), atol=1e-5)
-    # A side is 2 long in grid units, so 2 / 6 is one pixel; what comes in from outside is 0.
-    assert torch.allclose(seen(rows, translate_x=2 / 6)[:, :5], image[:, 1:], atol=1e-5)
-    assert torch.allclose(seen(rows, translate_x=2 / 6)[:, 5], torch.zeros(6), atol=1e-5)
-    assert torch.allclose(seen(rows, translate_y=-2 / 6)[1:], image[:5], atol=1e-5)
-    # Rows lie 2 / 6 apart, the lowest at 5 / 6; a shear of 2 / 5 moves it by 2 / 6, one pixel, the others by less.
-    assert torch.allclose(seen(rows, shear_x=2 / 5)[5, :5], image[5, 1:], atol=1e-5)
-    assert torch.allclose(seen(rows, shear_y=2 / 5)[:5, 5], image[1:, 5], atol=1e-5)
-
-
-def test_a_wide_image_is_turned_and_not_squeezed() -> None:
-    image = torch.rand(4, 10, generator=stream())
-    middle = slice(3, 7)
-    assert torch.allclose(seen(image.tolist(), rotate=pi / 2)[:, middle], image[:, middle].rot90(), atol=1e-5)
-
-
-def test_every_image_gets_two_operations_and_every_operation_is_used() -> None:
-    amounts = augment._amounts(1000, stream())[..., 0]
-    largest = torch.tensor([*augment.GEOMETRY.values(), *augment.COLOUR.values()])
-    assert ((amounts != 0).sum(0) == augment.CHOSEN).all()
-    assert ((amounts != 0).sum(1) > 100).all()
-    assert (amounts.abs().amax(1) <= largest).all()
-    assert (amounts.amax(1) > 0.9 * largest).all()
-    assert (amounts.amin(1) < -0.9 * largest).all()
-
-
-def test_a_square_of_half_the_side_is_cut_out() -> None:
-    centre = torch.tensor([[[0.5], [0.0]], [[0.5], [1.0]]])  # (2, n, 1): the middle, and the upper right corner
-    left = augment._cut_out(torch.ones(2, 1, 8, 8), centre)[:, 0]
-    middle, corner = torch.ones(8, 8), torch.ones(8, 8)
-    middle[2:6, 2:6] = 0
-    corner[:2, 6:] = 0
-    assert torch.equal(left[0], middle)
-    assert torch.equal(left[1], corner)
-
-
 def test_strong_views_still_show_the_garment() -> None:
     source = load("fashion-small")
     views = ImageViews(source.mean, source.std, source.flip)
@@ -199,3 +138,45 @@ def test_strong_changes_more_than_weak() -> None:
     plain = GREY.plain(x)
     weak, strong = ((view(x, stream()) - plain).abs().mean() for view in (GREY.weak, GREY.strong))
     assert strong > 1.3 * weak > 0
+
+
+def test_without_operations_strong_is_weak() -> None:
+    views = replace(COLOUR, variant=VARIANTS["none"])
+    x = images(50, 3, 16, 16)
+    assert torch.equal(views.strong(x, stream()), COLOUR.weak(x, stream()))
+    assert not torch.equal(COLOUR.strong(x, stream()), COLOUR.weak(x, stream()))
+
+
+def test_what_comes_in_has_the_mean_colour() -> None:
+    x = torch.full((200, 3, 16, 16), 255, dtype=torch.uint8)
+    mean, white = torch.zeros(3, 1, 1), COLOUR.plain(x)[0]
+    cut = (COLOUR.strong(x, stream()) - mean).abs().amax(1) < 0.5 / 255 / 0.2  # half a level, for the least deviation
+    assert cut.flatten(1).any(1).all()  # every image loses a square
+    assert float(white.min()) > 1
+
+
+# --- text -------------------------------------------------------------------------------------------------------------
+
+TEXT = TextViews(alphabet=80)
+
+
+def codes(n: int, length: int) -> Tensor:
+    return torch.randint(0, 80, (n, length), dtype=torch.uint8, generator=stream(7))
+
+
+def test_text_is_looked_up_as_it_is() -> None:
+    x = codes(4, 20)
+    for view in (TEXT.plain(x), TEXT.weak(x, stream())):
+        assert view.dtype == torch.int64
+        assert torch.equal(view, x.long())
+
+
+def test_strong_text_has_a_tenth_of_its_characters_replaced() -> None:
+    x = torch.full((200, 80), 3, dtype=torch.uint8)
+    strong = TEXT.strong(x, stream())
+    assert strong.dtype == torch.int64
+    # 16,000 characters, 1,600 replaced on average, deviation 38; one replacement in eighty is the same character.
+    assert 1400 < int((strong != 3).sum()) < 1750
+    assert set(strong.unique().tolist()) == set(range(80))
+    assert torch.equal(strong, TEXT.strong(x, stream()))
+    assert not torch.equal(strong, TEXT.strong(x, stream(1)))

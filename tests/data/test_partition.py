@@ -297,7 +297,7 @@ def test_all_samples_of_a_writer_are_at_one_client(clients: int, seed: int) -> N
 def test_one_writer_per_client_leaves_the_others_out() -> None:
     parts = partition("by-writer:1", TEN_CLASSES[: len(WRITERS)], 3, rng(), WRITERS)
     assert [len(set(WRITERS[part].tolist())) for part in parts] == [1, 1, 1]
-    assert all(len(part) == (WRITERS == WRITERS[part[0]]).sum() for part in parts)
+    assert all(len(part) == (WRITERS[part[0]] == WRITERS).sum() for part in parts)
 
 
 def test_writers_that_are_not_there() -> None:

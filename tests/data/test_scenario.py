@@ -3,7 +3,7 @@
 import json
 import re
 from dataclasses import replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tacit.data.partition import Indices
-from tacit.data.scenario import Split, federation, split
+from tacit.data.scenario import Scenario, Split, counts, federation, pooled, split, views
 from tacit.data.sources import Source
 from tacit.errors import TacitError
 from tacit.random import Streams
@@ -39,8 +39,7 @@ PLACES: list[dict[str, Any]] = [
 
 
 def make(y: Indices = EVEN, seed: int = 0, **settings: Any) -> Split:
-    chosen: dict[str, Any] = {"clients": 10, "partition": "iid"} | settings
-    return split(y, CLASSES, streams=Streams(seed), **chosen)
+    return split(y, CLASSES, Scenario(**settings), Streams(seed))
 
 
 def per_class(y: Indices, samples: Indices) -> list[int]:
@@ -56,7 +55,7 @@ def shown(result: Split) -> list[Indices]:
 @given(
     y=st.sampled_from([EVEN, SKEWED, HALF_KNOWN]),
     place=st.sampled_from(PLACES),
-    partition=st.sampled_from(["iid", "dirichlet:1", "classes:3", "shards:2"]),
+    partition=st.sampled_from(["iid", "even", "dirichlet:1", "classes:3", "shards:2", "fedsiam-2", "r:0.4"]),
     validation=st.integers(0, 40),
     clients=st.integers(2, 12),
     seed=st.integers(0, 3),
@@ -64,10 +63,13 @@ def shown(result: Split) -> list[Indices]:
 def test_every_sample_is_in_one_place(
     y: Indices, place: dict[str, Any], partition: str, validation: int, clients: int, seed: int
 ) -> None:
-    if y is SKEWED and place.get("per_class") == 3:
+    if y is SKEWED and place.get("per_class"):
         validation = 0  # the smallest class has no more than these labels
+        partition = "iid" if partition == "fedsiam-2" else partition
+    if partition == "fedsiam-2" and clients < 3:
+        clients = 3  # two classes each, of five
     result = make(y, seed, clients=clients, partition=partition, validation=validation, **place)
-    everywhere = np.concatenate([*result.clients, result.server, result.validation])
+    everywhere = np.concatenate([*result.clients, result.server, result.validation, result.test])
     assert np.array_equal(np.sort(everywhere), np.arange(len(y)))
     assert len(result.clients) == clients
     assert len(result.validation) == validation
@@ -173,6 +175,94 @@ def test_some_clients_show_a_few_labels() -> None:
     assert sorted(map(len, shown(make(label_fraction=0.2, **few)))) == [0] * 7 + [10] * 3
 
 
+def test_all_with_a_number_shows_what_the_clients_hold_with_that_number() -> None:
+    few, everything = (make(labels=place, per_class=2, partition="fedsiam-2") for place in ("client", "all"))
+    assert all(np.array_equal(a, b) for a, b in zip(few.clients, everything.clients, strict=True))
+    assert everything.labeled.all()
+    assert few.labeled.sum() == 2 * 10 * CLASSES
+
+
+def test_labeled_samples_can_be_dealt_in_their_own_way() -> None:
+    result = make(np.arange(5000) % CLASSES, labels="client", label_fraction=0.1, partition="fedsiam-2")
+    for part, labeled in zip(result.clients, shown(result), strict=True):
+        assert len(labeled) == 50
+        assert np.count_nonzero(per_class(np.arange(5000) % CLASSES, labeled)) == 2
+        assert min(per_class(np.arange(5000) % CLASSES, part)) > 50  # 450 unlabeled samples of all five classes
+
+
+def test_a_few_clients_know_most_labels() -> None:
+    y = np.arange(20_000) % CLASSES
+    result = make(y, labels="client", label_fraction=0.1, partition="fedsiam-3", clients=20)
+    assert sorted(map(len, shown(result))) == [50] * 18 + [550] * 2  # 5 % and 55 % of 1,000
+    assert len(shown(result)[0]) == 50 or len(shown(result)[1]) == 50  # not simply the first ones
+
+
+def test_writers_stay_together() -> None:
+    writers = np.arange(500) // 20
+    result = split(EVEN, CLASSES, Scenario(labels="all", partition="by-writer"), Streams(0), writers)
+    assert sum(len(np.unique(writers[part])) for part in result.clients) == 25
+    held = split(EVEN, CLASSES, Scenario(labels="all", partition="by-writer:1", clients=7), Streams(0), writers)
+    assert [len(part) for part in held.clients] == [20] * 7
+
+
+def test_test_samples_come_first_and_from_everywhere() -> None:
+    results = [make(test=50, validation=10, **place) for place in PLACES]
+    assert per_class(EVEN, results[0].test) == [10] * 5
+    assert all(np.array_equal(result.test, results[0].test) for result in results)
+    everywhere = np.concatenate([*results[0].clients, results[0].server, results[0].validation, results[0].test])
+    assert np.array_equal(np.sort(everywhere), np.arange(500))
+
+
+def test_the_samples_that_are_used_keep_their_mix() -> None:
+    result = make(SKEWED, labels="all", samples=186)  # half of 373
+    assert per_class(SKEWED, np.concatenate(result.clients)) in ([100, 50, 25, 10, 1], [99, 50, 25, 10, 2])
+    unknown = make(HALF_KNOWN, labels="all", samples=100)
+    assert int((HALF_KNOWN[np.concatenate(unknown.clients)] == -1).sum()) == 50
+
+
+def test_shared_samples_are_at_every_client_with_their_label() -> None:
+    result = make(labels="server", per_class=2, shared=15)
+    assert per_class(EVEN, result.shared) == [3] * 5
+    for part in result.clients:
+        assert set(result.shared.tolist()) <= set(part.tolist())
+        assert sorted(part[result.labeled[part]].tolist()) == result.shared.tolist()
+    once = np.concatenate([*(np.setdiff1d(part, result.shared) for part in result.clients), result.shared])
+    assert np.array_equal(np.sort(np.concatenate([once, result.server])), np.arange(500))
+
+
+def test_unlabeled_samples_arrive_in_steps_and_labels_stay() -> None:
+    toy, result = source(EVEN), make(labels="client", per_class=2, shared=5, steps=4, step_rounds=3, validation=10)
+    built = federation(toy, result, Scenario())
+    seen = [built.client(2, round) for round in range(14)]
+    assert [len(samples.labeled) for samples in seen] == [15] * 14  # two of each class, and the shared ones
+    mine, arrival = torch.from_numpy(result.clients[2]), result.arrival
+    assert arrival is not None
+    chunks = [[i for i in arrival.present(mine, round).tolist() if not result.labeled[i]] for round in (0, 3, 6, 9)]
+    assert max(map(len, chunks)) - min(map(len, chunks)) <= 1
+    assert sorted(chain.from_iterable(chunks)) == [i for i in mine.tolist() if not result.labeled[i]]
+    assert torch.equal(seen[0].x, seen[2].x)
+    assert not torch.equal(seen[2].x[:5], seen[3].x[:5]) or len(seen[2]) != len(seen[3])
+    assert torch.equal(seen[9].x, seen[13].x)  # the last step lasts
+    true = built.true_labels(2, 4)
+    assert true is not None
+    assert len(true) == len(seen[4])
+
+
+def test_samples_of_earlier_steps_can_stay() -> None:
+    built = federation(source(EVEN), make(labels="server", per_class=2, steps=5, step_rounds=1, keep=True), Scenario())
+    assert [len(built.client(0, round)) for round in range(6)] == [10, 20, 30, 40, 49, 49]
+
+
+def test_with_all_labels_the_unlabeled_part_still_streams() -> None:
+    few, everything = (
+        federation(source(EVEN), make(labels=place, per_class=2, steps=4, step_rounds=1), Scenario())
+        for place in ("client", "all")
+    )
+    for round in range(4):
+        assert torch.equal(few.client(1, round).x, everything.client(1, round).x)
+        assert not len(everything.client(1, round).unlabeled)
+
+
 def test_all_shows_every_known_label() -> None:
     assert make(labels="all").labeled.all()
     assert np.array_equal(make(HALF_KNOWN, labels="all").labeled, HALF_KNOWN >= 0)
@@ -191,7 +281,6 @@ def test_the_labels_of_a_client_do_not_depend_on_the_others() -> None:
         ({"labels": "server"}, "labels at the server need a number: give --per-class, --n-labels or --label-fraction"),
         ({"labels": "client"}, "labels at the client need a number: give --per-class"),
         ({"labels": "client", "per_class": 1, "n_labels": 1}, "exclude each other: give one of them"),
-        ({"labels": "all", "per_class": 1}, "all labels are shown: leave their number out"),
         ({"labels": "sever", "per_class": 1}, "unknown place of labels 'sever': did you mean 'server'?"),
         ({"labels": "server", "per_class": 101}, "101 labels per class are asked for and class 0 has 100 samples"),
         ({"labels": "server", "n_labels": 501}, "501 labels can not be drawn from 500 samples"),
@@ -204,7 +293,23 @@ def test_the_labels_of_a_client_do_not_depend_on_the_others() -> None:
         ({"labels": "server", "label_fraction": 1.0}, "leaves the clients none: lower the number of labels"),
         ({"labels": "some", "some": 0.0}, "share 0 of the clients: set data.some above 0"),
         ({"labels": "all", "validation": 501}, "501 validation samples can not be drawn from 500"),
-        ({"labels": "all", "validation": -1}, "change --validation"),
+        ({"labels": "all", "validation": -1}, "lower data.validation"),
+        (
+            {"labels": "all", "test": 501},
+            "501 test samples can not be drawn from 500 with a known label: lower data.test",
+        ),
+        ({"labels": "all", "shared": 501}, "501 shared samples can not be drawn from 500"),
+        ({"labels": "all", "samples": 501}, "501 training samples are asked for and 500 are there: lower data.samples"),
+        ({"labels": "all", "samples": 491, "test": 10}, "491 training samples are asked for and 490 are there"),
+        (
+            {"labels": "client", "partition": "fedsiam-3", "per_class": 2},
+            "fedsiam-3 says which share of its labels a client knows: use --label-fraction",
+        ),
+        (
+            {"labels": "client", "partition": "fedsiam-2", "per_class": 11},
+            "11 labels per class at 10 clients need 110 samples of each class and class 0 has 100: lower --per-class",
+        ),
+        ({"labels": "all", "partition": "by-writer"}, "this data does not say who made each sample"),
         ({"labels": "all", "partition": "idd"}, "unknown partition 'idd': did you mean 'iid'?"),
     ],
 )
@@ -229,8 +334,12 @@ def test_the_hash_sees_every_move() -> None:
         replace(base, clients=[second, first, *rest]),
         replace(base, labeled=flipped),
         replace(base, server=base.validation, validation=base.server),
+        replace(base, test=base.validation, validation=base.test),
+        replace(base, shared=base.validation, validation=base.shared),
+        replace(base, arrival=make(labels="client", per_class=1, validation=10, steps=2).arrival),
+        replace(base, arrival=make(labels="client", per_class=1, validation=10, steps=3).arrival),
     ]
-    assert len({split.hash() for split in [base, *moved]}) == 5
+    assert len({split.hash() for split in [base, *moved]}) == 9
 
 
 def test_the_plain_form_can_be_written() -> None:
@@ -252,7 +361,7 @@ def source(y: Indices) -> Source:
 @given(place=st.sampled_from(PLACES), y=st.sampled_from([EVEN, HALF_KNOWN]))
 def test_a_federation_shows_what_the_split_shows(place: dict[str, Any], y: Indices) -> None:
     toy, result = source(y), make(y, validation=10, **place)
-    built = federation(toy, result)
+    built = federation(toy, result, Scenario())
     assert built.clients == 10
     assert built.pool.x.data_ptr() == toy.x.data_ptr()
     for k, part in enumerate(result.clients):
@@ -267,3 +376,52 @@ def test_a_federation_shows_what_the_split_shows(place: dict[str, Any], y: Indic
     assert (built.pool.y[torch.from_numpy(~result.labeled)] == -1).all()
     assert built.test.x is toy.x_test
     assert toy.y.tolist() == y.tolist()
+
+
+def test_all_there_is_can_be_pooled_to_draw_the_test_from() -> None:
+    toy = source(EVEN)
+    assert pooled(toy, Scenario()) is toy
+    whole = pooled(toy, Scenario(test=10))
+    assert len(whole.y) == 503
+    assert whole.y[500:].tolist() == toy.y_test.tolist()
+    result = split(whole.y.numpy(), CLASSES, Scenario(test=10, labels="all"), Streams(0))
+    built = federation(whole, result, Scenario(test=10))
+    assert built.test.x[:, 0, 0, 0].tolist() == whole.x[torch.from_numpy(result.test), 0, 0, 0].tolist()
+    assert len(built.test) == 10
+    made_by = replace(toy, groups=torch.zeros(500, dtype=torch.int64))
+    with pytest.raises(TacitError, match="leave data.test out"):
+        pooled(made_by, Scenario(test=10))
+
+
+def test_counts_know_labeled_and_unlabeled_by_true_class() -> None:
+    result = make(HALF_KNOWN, labels="client", per_class=2, clients=4)
+    labeled, unlabeled = counts(HALF_KNOWN, CLASSES, result)
+    assert labeled.shape == unlabeled.shape == (4, CLASSES + 1)
+    for k, (part, of_client) in enumerate(zip(result.clients, shown(result), strict=True)):
+        assert labeled[k].tolist() == [*per_class(HALF_KNOWN, of_client), 0]
+        rest = [int(np.count_nonzero(HALF_KNOWN[part] == c)) for c in (*range(CLASSES), -1)]
+        assert (labeled[k] + unlabeled[k]).tolist() == rest
+
+
+@pytest.mark.parametrize("normalise, black, white", [("data", -1, 1), ("unit", 0, 1), ("half", -1, 1)])
+def test_what_a_network_sees(normalise: Any, black: float, white: float) -> None:
+    toy = replace(source(EVEN), mean=(0.5,), std=(0.5,))
+    seen = views(toy, Scenario(normalise=normalise)).plain(torch.tensor([[[[0, 255]]]], dtype=torch.uint8))
+    assert seen.reshape(-1).tolist() == pytest.approx([black, white])
+
+
+def test_flips_and_shifts_can_be_chosen() -> None:
+    toy = replace(
+        source(EVEN), x=torch.arange(500 * 64, dtype=torch.int64).remainder(256).to(torch.uint8).reshape(500, 1, 8, 8)
+    )
+    still = views(toy, Scenario(flip=False, shift=0))
+    assert torch.equal(still.weak(toy.x, Streams(0).at("a")), still.plain(toy.x))
+    flipped = views(toy, Scenario(flip=True, shift=0)).weak(toy.x, Streams(0).at("a"))
+    mirrored = still.plain(toy.x).flip(-1)
+    turned = [bool(torch.equal(a, b)) for a, b in zip(flipped, mirrored, strict=True)]
+    assert 200 < sum(turned) < 300
+
+
+def test_text_is_seen_as_codes() -> None:
+    text = replace(source(EVEN), x=torch.ones(500, 7, dtype=torch.uint8), text=True, mean=(), std=())
+    assert views(text, Scenario()).plain(text.x[:2]).dtype == torch.int64

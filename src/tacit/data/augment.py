@@ -1,32 +1,93 @@
-"""Views of images: normalised, weakly and strongly augmented, a whole batch at a time.
+"""Views of images and of text: as they are, weakly and strongly augmented, a whole batch at a time.
 
-Batches are pixels as stored, uint8 (n, c, h, w). Every decision about an image is a number drawn from the given stream
-on the CPU, so it does not depend on the device.
+Batches of images are pixels as stored, uint8 (n, c, h, w). Every decision about an image is a number drawn from the
+given stream on the CPU, so it does not depend on the device, nor on which worker process it happens in.
 """
 
 from dataclasses import dataclass
-from math import radians
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-# The operations of the strong view and the largest change each makes; first those that move pixels.
-GEOMETRY = {
-    "rotate": radians(30),
-    "shear x": 0.3,
-    "shear y": 0.3,
-    "translate x": 0.6,  # of half a side, the unit of a sampling grid
-    "translate y": 0.6,
+from tacit.data.randaugment import RandAugment, Range
+
+# --- what each paper does; amounts as its release has them ------------------------------------------------------------
+
+# The FixMatch paper's table. Brightness, color, contrast and sharpness change nothing at 1.
+FIXMATCH = {
+    "autocontrast": Range(),
+    "brightness": Range(0.05, 0.95),
+    "color": Range(0.05, 0.95),
+    "contrast": Range(0.05, 0.95),
+    "equalize": Range(),
+    "identity": Range(),
+    "posterize": Range(4, 8),
+    "rotate": Range(0, 30, mirror=0),
+    "sharpness": Range(0.05, 0.95),
+    "shear x": Range(0, 0.3, mirror=0),
+    "shear y": Range(0, 0.3, mirror=0),
+    "solarize": Range(256, 0),
+    "translate x": Range(0, 0.3, mirror=0),
+    "translate y": Range(0, 0.3, mirror=0),
 }
-COLOUR = {
-    "brightness": 0.7,
-    "contrast": 0.7,
-    "posterize": 4.0,  # bits taken away
-    "solarize": 256.0,  # pixel values from the top that are inverted
-    "invert": 1.0,  # any amount inverts everything
+# 13 operations; its "equalize" does nothing, turns and shifts have one direction. 8.5: bits are rounded, not cut.
+FEDMATCH = {
+    "autocontrast": Range(),
+    "brightness": Range(1, 1.3, mirror=1),
+    "color": Range(1, 1.9, mirror=1),
+    "contrast": Range(1, 1.5, mirror=1),
+    "identity": Range(),
+    "posterize": Range(8.5, 4.5),
+    "rotate": Range(0, 360),
+    "sharpness": Range(1, 1.9, mirror=1),
+    "shear x": Range(0, 0.3, mirror=0),
+    "shear y": Range(0, 0.3, mirror=0),
+    "solarize": Range(256, 231),
+    "translate x": Range(0, 0.2),
+    "translate y": Range(0, 0.2),
 }
-CHOSEN = 2  # operations that act on one image, as in RandAugment
+# 15 operations at one amount each; a shift by 100 pixels leaves nothing of a small image.
+SEMIFL = {
+    "autocontrast": Range(),
+    "brightness": Range(0.1, 1.9),
+    "color": Range(0.1, 1.9),
+    "contrast": Range(0.1, 1.9),
+    "cutout": Range(0, 40),
+    "equalize": Range(),
+    "invert": Range(),
+    "posterize": Range(0, 4),
+    "rotate": Range(0, 30, mirror=0),
+    "sharpness": Range(0.1, 1.9),
+    "shear x": Range(0, 0.3, mirror=0),
+    "shear y": Range(0, 0.3, mirror=0),
+    "solarize": Range(256, 0),
+    "translate x": Range(0, 100, mirror=0),
+    "translate y": Range(0, 100, mirror=0),
+}
+TENTHS = tuple(k / 10 for k in range(1, 10))
+# An index below M into a table of ten, M itself from 2 to 5: every M has 60 entries here.
+WEAK_NINTHS = tuple(k / 9 for m in (2, 3, 4, 5) for k in range(m) for _ in range(60 // m))
+
+VARIANTS = {
+    # As written: 2 of 14, any amount, always applied, half the side cut out; the mean colour for the release's grey.
+    "fixmatch": RandAugment(FIXMATCH),
+    # 6 weak operations, no cut-out. Ours draws M for each operation.
+    "fedmatch": RandAugment(FEDMATCH, count=6, levels=WEAK_NINTHS, fill=128, cutout=(0, 0)),
+    # FixMatch's 14 in tenths, each applied half the time. Ours cuts squares at the border, the release moves them in.
+    "ssfl": RandAugment(FIXMATCH, chance=0.5, levels=TENTHS, fill=0, cutout_fill=127),
+    # 2 of 15 at full strength, applied half the time, no last cut-out. Ours takes the nearest pixel, not bilinear ones.
+    "semifl": RandAugment(SEMIFL, chance=0.5, levels=(1.0,), fill=0, cutout=(0, 0), cutout_fill=127, pixels=True),
+    # FixMatch's list and a cut-out of random size. Two operations are our assumption, as in the code it comes from.
+    "fl2": RandAugment(FIXMATCH, fill=0, cutout=(0, 0.5), cutout_fill=127),
+    # The release's baselines: ssfl's rule with 10 operations (15 in one file); FedSiam itself has weak views only.
+    "fedsiam": RandAugment(FIXMATCH, count=10, chance=0.5, levels=TENTHS, fill=0, cutout_fill=127),
+    # The strong view is a weak one.
+    "none": RandAugment({}, count=0, cutout=(0, 0)),
+}
+
+
+# --- views ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -37,23 +98,22 @@ class ImageViews:
     std: tuple[float, ...]
     flip: bool  # a horizontal flip keeps the label, so the weak view may do it
     pad: int | None = None  # pixels the weak view shifts by at most; an eighth of the side if not given
+    variant: RandAugment = VARIANTS["fixmatch"]  # what the strong view does
 
     def plain(self, x: Tensor) -> Tensor:
         """Normalised only."""
         mean, std = self._moments(x.device)
-        return x.to(torch.float32).sub_(mean).div_(std)
+        return (x - mean).div_(std)
 
     def weak(self, x: Tensor, stream: torch.Generator) -> Tensor:
         """Shifted by a few pixels with mirrored borders and, where that keeps the label, flipped half the time."""
         return self.plain(self._moved(x, stream))
 
     def strong(self, x: Tensor, stream: torch.Generator) -> Tensor:
-        """The weak view, then two random operations, then a square of half the side replaced by the mean colour."""
-        moved = self._moved(x, stream)
-        amounts = _amounts(len(x), stream).to(x.device)
-        centre = torch.rand(2, len(x), 1, generator=stream).to(x.device)
-        geometry, colour = amounts.split((len(GEOMETRY), len(COLOUR)))
-        return _cut_out(_affine(self._coloured(moved, colour), geometry), centre)
+        """The weak view's pixels after RandAugment."""
+        mean = np.array(self.mean)[:, None, None] * 255
+        pixels = self.variant(self._moved(x, stream).cpu().numpy(), mean.round().astype(np.uint8), stream)
+        return self.plain(torch.from_numpy(pixels).to(x.device))
 
     def _moments(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """Mean and deviation of pixels as stored, each (c, 1, 1)."""
@@ -70,17 +130,6 @@ class ImageViews:
         index = (rows[:, :, None] * w + columns[:, None, :]).reshape(n, 1, h * w)
         return x.reshape(n, c, h * w).gather(2, index.expand(n, c, h * w)).reshape(n, c, h, w)
 
-    def _coloured(self, x: Tensor, amounts: Tensor) -> Tensor:
-        """Normalised images after the colour operations.
-
-        These act on each pixel alone, so together they are a table of 256 values per image, and pixels are read once.
-        """
-        n, c, h, w = x.shape
-        mean, std = self._moments(x.device)
-        brightness = x.mean((1, 2, 3), dtype=torch.float32)[:, None]
-        table = _table(brightness, amounts)[:, None, :].sub(mean[..., 0]).div_(std[..., 0])
-        return table.gather(2, x.reshape(n, c, h * w).long()).reshape(n, c, h, w)
-
 
 def _mirrored(number: Tensor, side: int, pad: int | None) -> Tensor:
     """(n, 1) numbers in 0..1 -> (n, side): which row comes to each row when images shift by up to `pad` rows."""
@@ -89,45 +138,26 @@ def _mirrored(number: Tensor, side: int, pad: int | None) -> Tensor:
     return (side - 1) - ((side - 1) - place.abs()).abs()
 
 
-def _amounts(n: int, stream: torch.Generator) -> Tensor:
-    """(operations, n, 1): how much of each operation each image gets, 0 of those not chosen for it."""
-    largest = torch.tensor([*GEOMETRY.values(), *COLOUR.values()])[:, None, None]
-    amount, score = torch.rand(2, len(largest), n, 1, generator=stream).unbind()
-    chosen = score <= score.kthvalue(CHOSEN, dim=0, keepdim=True).values
-    return (2 * amount - 1) * largest * chosen
+@dataclass(frozen=True)
+class TextViews:
+    """The three views of text: (n, length) uint8 codes of characters in, int64 codes out, for an embedding to look up.
 
+    A shift or a swap changes what comes next, so the weak view is the plain one.
+    """
 
-def _table(level: Tensor, amounts: Tensor) -> Tensor:
-    """(n, 1) mean pixels and (operations, n, 1) -> (n, 256): what each pixel value becomes."""
-    brightness, contrast, posterize, solarize, invert = amounts.unbind()
-    gain, spread = 1 + brightness, 1 + contrast
-    value = torch.arange(256.0, device=level.device) * (gain * spread) + level * gain * (1 - spread)
-    step = posterize.abs().round_().exp2_()
-    value = value.clamp_(0, 255).div_(step).floor_().mul_(step)
-    value = torch.where(value >= 256 - solarize.abs(), 255 - value, value)
-    return torch.where(invert != 0, 255 - value, value)
+    alphabet: int  # characters there are: codes run from 0 to one less
+    noise: float = 0.1  # share of characters the strong view replaces
 
+    def plain(self, x: Tensor) -> Tensor:
+        """The codes."""
+        return x.long()
 
-def _affine(x: Tensor, amounts: Tensor) -> Tensor:
-    """Images rotated, sheared and translated, each amount (n, 1); the mean colour, 0, where nothing is known."""
-    rotate, shear_x, shear_y, right, down = amounts.unbind()
-    h, w = x.shape[2:]
-    cos, sin = rotate.cos(), rotate.sin()
-    # (n, 2, 1): how the place looked at moves with x and with y; both run from -1 to 1 whatever the sides are.
-    along_x = torch.stack((cos, (sin + shear_y) * (w / h)), 1)
-    along_y = torch.stack(((shear_x - sin) * (h / w), cos), 1)
-    offset = torch.stack((right, down), 1)
-    xs, ys = (torch.linspace(1 / side - 1, 1 - 1 / side, side, device=x.device) for side in (w, h))
-    # Outer sums; F.affine_grid multiplies a matrix for every pixel and takes twenty times as long.
-    grid = (along_x * xs)[:, :, None, :] + (along_y * ys + offset)[:, :, :, None]
-    return F.grid_sample(x, grid.permute(0, 2, 3, 1), align_corners=False)
+    def weak(self, x: Tensor, stream: torch.Generator) -> Tensor:
+        """The codes, nothing changed."""
+        return x.long()
 
-
-def _cut_out(x: Tensor, centre: Tensor) -> Tensor:
-    """Images with 0, the mean colour, in a square of half the side around a (2, n, 1) centre in 0..1."""
-    h, w = x.shape[2:]
-    rows, columns = (
-        ((torch.arange(0.5, side, device=x.device) - side * place).abs() > min(h, w) / 4).to(x.dtype)
-        for side, place in zip((h, w), centre, strict=True)
-    )
-    return x.mul_(torch.maximum(rows[:, None, :, None], columns[:, None, None, :]))
+    def strong(self, x: Tensor, stream: torch.Generator) -> Tensor:
+        """About one character in ten replaced by any of the alphabet, which may be the same one."""
+        hit = torch.rand(x.shape, generator=stream) < self.noise
+        other = torch.randint(self.alphabet, x.shape, generator=stream)
+        return torch.where(hit.to(x.device), other.to(x.device), x.long())

@@ -206,7 +206,7 @@ def partition(
     if PARTITIONS[name] is by_group:
         if groups is None:
             raise TacitError(f"this data does not say who made each sample, so {name} is not possible: use iid")
-        return by_group(groups, clients, rng, *numbers)
+        return by_group(groups, clients, rng, *map(int, numbers))
     return deal(PARTITIONS[name], labels, clients, rng, *numbers)
 
 
@@ -273,7 +273,7 @@ def _by_shares(labels: Indices, shares: NDArray[np.float64], rng: np.random.Gene
 
 def _rounded(expected: NDArray[np.float64], rng: np.random.Generator) -> Indices:
     """Whole numbers next to `expected` (clients, classes) with its column sums and, as far as they go, its row sums."""
-    counts = np.floor(expected + 1e-9).astype(np.int64)
+    counts: Indices = np.floor(expected + 1e-9).astype(np.int64)
     cut = expected - counts > 1e-9  # who was rounded down in which class, and may get one sample more
     missing = largest_remainder(expected.sum(axis=1), round(expected.sum())) - counts.sum(axis=1)
     chances = cut.sum(axis=1)
@@ -290,7 +290,7 @@ def _rounded(expected: NDArray[np.float64], rng: np.random.Generator) -> Indices
 def largest_remainder(share: NDArray[np.float64], total: int) -> Indices:
     """`total` in whole parts proportional to `share`."""
     exact = share / share.sum() * total
-    parts = np.floor(exact + 1e-9).astype(np.int64)
+    parts: Indices = np.floor(exact + 1e-9).astype(np.int64)
     parts[np.argsort(parts - exact, kind="stable")[: total - parts.sum()]] += 1
     return parts
 
@@ -331,7 +331,7 @@ def _classes_per_client(names: int, clients: int, rng: np.random.Generator, coun
 
 
 def _main_classes(names: int, clients: int) -> NDArray[np.float64]:
-    """(clients, names): 1 where a class is a client's main class, round and round; with few clients they have several."""
+    """(clients, names): 1 where a class is a client's main class, in turn; few clients have several."""
     main = np.zeros((clients, names))
     turns = np.arange(max(names, clients))
     main[turns % clients, turns % names] = 1

@@ -1,208 +1,327 @@
 """Where the labels are: which samples the server has, which the clients have, and which of those show a label."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import Field
 
 from tacit.data import partition as partitions
-from tacit.data.augment import ImageViews
+from tacit.data.augment import VARIANTS, ImageViews, TextViews
 from tacit.data.partition import Indices
 from tacit.data.sources import Source
+from tacit.data.stream import Arrival, arrivals
 from tacit.errors import TacitError, unknown
-from tacit.federation import UNLABELED, Federation, Samples, ServerData
+from tacit.federation import UNLABELED, Federation, Samples, ServerData, Views
 from tacit.random import Streams
 
 Place = Literal["client", "server", "some", "all"]
+Number = Annotated[int, Field(gt=0)]
+Share = Annotated[float, Field(gt=0, le=1)]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Which data, who holds it, where the labels are, what arrives when, and what a network sees of it."""
+
+    name: str = "fashion-small"  # of `tacit ls datasets`, or a path: an image folder, a .csv manifest, an .npz
+    split: str | None = None  # settings of this section from a paper, of `tacit ls splits`; what else is given wins
+    size: Number | None = None  # side in pixels to which images of folders and manifests are resized
+    samples: Number | None = None  # training samples used, the mix of classes kept; all when not given
+    test: Number | None = None  # test samples drawn from all there are; the data set's own when not given
+    clients: Number = 10  # how many hold the data
+    partition: str = "iid"  # how it is dealt to them, of `tacit ls partitions`
+    labels: Place = "server"  # who has labels
+    per_class: Number | None = None  # labels per class, at each holder of labels
+    n_labels: Number | None = None  # labels in total
+    label_fraction: Share | None = None  # labels as a share of the samples
+    some: Share = 0.1  # share of clients with labels, for labels = "some"
+    validation: Annotated[int, Field(ge=0)] = 0  # labeled samples the server keeps for validation
+    shared: Annotated[int, Field(ge=0)] = 0  # labeled samples of which every client gets a copy
+    steps: Number = 1  # unlabeled samples come to their client in so many parts, one after another
+    step_rounds: Number = 10  # rounds that a step lasts
+    keep: bool = False  # samples of earlier steps stay
+    normalise: Literal["data", "unit", "half"] = "data"  # by the data's mean and deviation; to 0..1; to -1..1
+    flip: bool | None = None  # the weak view also flips images; as is right for the data set when not given
+    shift: Annotated[int, Field(ge=0)] | None = None  # pixels the weak view shifts by at most; likewise
+    augment: str = "fixmatch"  # strong view: fixmatch, or the variant of a paper
+
+    @property
+    def budget(self) -> tuple[float, ...]:
+        """The number of labels in whichever of the three ways it is given."""
+        given = (self.per_class, self.n_labels, self.label_fraction)
+        return tuple(amount for amount in given if amount is not None)
+
+
+def _nothing() -> Indices:
+    return np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
     """Positions in the training samples of a source: who holds them, and which show their label."""
 
-    clients: list[Indices]
+    clients: list[Indices]  # shared samples included
     labeled: NDArray[np.bool_]  # over all samples: shows its label at the client that holds it
     server: Indices  # labeled samples of the server
     validation: Indices
+    test: Indices = field(default_factory=_nothing)  # empty where the source's own test samples serve
+    shared: Indices = field(default_factory=_nothing)
+    arrival: Arrival | None = None
 
     def hash(self) -> str:
         """A fingerprint (SHA-256) of every position in order; equal splits have equal ones."""
         digest = sha256()
         sizes = np.array([len(part) for part in self.clients])
-        for part in (sizes, *self.clients, np.flatnonzero(self.labeled), self.server, self.validation):
+        shown = np.flatnonzero(self.labeled)
+        steps = sizes[:0] if self.arrival is None else self.arrival.step.numpy()
+        for part in (sizes, *self.clients, shown, self.server, self.validation, self.test, self.shared, steps):
             digest.update(len(part).to_bytes(8, "little"))  # else a sample could move from one part to the next
             digest.update(part.astype("<i8").tobytes())
         return digest.hexdigest()
 
     def to_json(self) -> dict[str, object]:
         """The split as plain lists, for a file beside the results."""
+        plain = {"server": self.server, "validation": self.validation, "test": self.test, "shared": self.shared}
+        steps = {} if self.arrival is None else {"steps": self.arrival.step.tolist()}
         return {
             "clients": [part.tolist() for part in self.clients],
             "labeled": np.flatnonzero(self.labeled).tolist(),
-            "server": self.server.tolist(),
-            "validation": self.validation.tolist(),
+            **{name: part.tolist() for name, part in plain.items()},
+            **steps,
         }
 
 
-@dataclass(frozen=True)
-class Budget:
-    """How many labels there are, said in one of three ways, or in none: every label."""
-
-    per_class: int | None = None
-    n_labels: int | None = None
-    label_fraction: float | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse amounts that mean nothing."""
-        given = [amount for amount in (self.per_class, self.n_labels, self.label_fraction) if amount is not None]
-        if len(given) > 1:
-            raise TacitError("--per-class, --n-labels and --label-fraction exclude each other: give one of them")
-        if any(amount <= 0 for amount in given) or (self.label_fraction or 0) > 1:
-            raise TacitError("a number of labels must be above 0, a label fraction also at most 1: correct it")
-
-    @property
-    def everything(self) -> bool:
-        """No amount is given."""
-        return self == Budget()
+def pooled(source: Source, scenario: Scenario) -> Source:
+    """The source whose training samples are all there are, if the test samples are to be drawn from these."""
+    if scenario.test is None:
+        return source
+    groups = source.groups
+    if groups is not None:
+        raise TacitError(f"{source.name} says who made each sample, which its test samples lack: leave data.test out")
+    x, y = torch.cat([source.x, source.x_test]), torch.cat([source.y, source.y_test])
+    return replace(source, x=x, y=y, x_test=source.x_test[:0], y_test=source.y_test[:0])
 
 
-def split(
-    y: Indices,
-    classes: int,
-    *,
-    clients: int,
-    partition: str,
-    labels: Place,
-    per_class: int | None = None,
-    n_labels: int | None = None,
-    label_fraction: float | None = None,
-    some: float = 0.1,
-    validation: int = 0,
-    streams: Streams,
-) -> Split:
+def split(y: Indices, classes: int, scenario: Scenario, streams: Streams, groups: Indices | None = None) -> Split:
     """Deal samples with true labels `y` (-1: nobody knows it) to server and clients, and hide labels.
 
-    Args:
-        y: (n,) true labels.
-        classes: How many classes there are.
-        clients: How many clients there are.
-        partition: How clients share the samples the server does not take, such as `dirichlet:0.3`.
-        labels: `server`: drawn evenly over classes, no client sees a label. `client`: every client has some.
-            `some`: a few clients have labels, the others none. `all`: every label is at its client.
-        per_class: Labels per class; at each client if labels are there, as far as it has the class.
-        n_labels: Labels in total, spread evenly over classes (server) or clients.
-        label_fraction: This part of all known labels (server), or of those of each client.
-        some: The part of clients with labels, when `labels` is `some`; all their labels if no amount is given.
-        validation: Labeled samples the server keeps aside, evenly over classes; drawn first, so the same for any
-            amount and place of labels.
-        streams: Named randomness.
+    What is drawn earlier does not depend on what is drawn later: test, validation, the samples used, shared ones,
+    the server's labels. So the same test set serves any amount and place of labels. `groups` tells who made each
+    sample, for partitions that go by it.
     """
-    budget = Budget(per_class, n_labels, label_fraction)
-    _check(labels, budget, some)
-    known = np.flatnonzero(y != UNLABELED)
-    aside = _validation(y, known, classes, validation, streams)
-    known = np.setdiff1d(known, aside, assume_unique=True)
-    server = _server_labels(y, known, classes, budget, streams) if labels == "server" else known[:0]
-    owned = _deal(y, np.concatenate([server, aside]), clients, partition, streams)
+    _check(scenario)
+    draw = _Draw(y, classes, streams)
+    test = draw.evenly("test", scenario.test or 0)
+    validation = draw.evenly("validation", scenario.validation)
+    draw.keep_only(scenario.samples)
+    shared = draw.evenly("shared", scenario.shared)
+    server = _server_labels(draw, scenario) if scenario.labels == "server" else draw.left[:0]
+    if not len(draw.left):
+        raise TacitError(
+            f"the server takes all {len(y)} samples and leaves the clients none: lower the number of labels"
+        )
+    owned, stays = _deal(draw, scenario, groups)
     shown = np.zeros(len(y), dtype=np.bool_)
-    if labels != "server":
-        holders = _labeled_clients(clients, some if labels == "some" else 1.0, streams)
-        shown[_client_labels(y, {k: owned[k] for k in holders}, budget, streams)] = True
-    return Split(owned, shown, server, aside)
+    shown[shared] = True
+    for part in owned if scenario.labels == "all" else [stays]:
+        shown[part] = y[part] != UNLABELED
+    clients = [np.sort(np.concatenate([part, shared])) for part in owned] if len(shared) else owned
+    always = np.concatenate([stays, shared])
+    arrival = arrivals(owned, always, len(y), scenario.steps, scenario.step_rounds, scenario.keep, streams)
+    return Split(clients, shown, server, validation, test, shared, arrival if scenario.steps > 1 else None)
 
 
-def federation(source: Source, split: Split) -> Federation:
+def federation(source: Source, split: Split, scenario: Scenario) -> Federation:
     """All data of a run: the source's pixels, not copied, and only the labels the split shows."""
     hidden = ~torch.from_numpy(split.labeled)
     true = Samples(source.x, source.y)
+    own_test = Samples(source.x_test, source.y_test)
     return Federation(
         pool=Samples(source.x, source.y.masked_fill(hidden, UNLABELED)),
         order=torch.from_numpy(np.concatenate(split.clients)),
         starts=torch.from_numpy(np.cumsum([0, *(len(part) for part in split.clients)])),
         server=ServerData(true.take(torch.from_numpy(split.server)), true.take(torch.from_numpy(split.validation))),
-        test=Samples(source.x_test, source.y_test),
+        test=true.take(torch.from_numpy(split.test)) if len(split.test) else own_test,
         classes=source.classes,
-        views=ImageViews(source.mean, source.std, source.flip, source.shift),
+        views=views(source, scenario),
         truth=source.y,
+        arrivals=split.arrival,
     )
 
 
-def _check(labels: str, budget: Budget, some: float) -> None:
+def views(source: Source, scenario: Scenario) -> Views:
+    """What a network sees of the samples of a source."""
+    if source.text:
+        return TextViews(len(source.classes))
+    moments = {"data": (source.mean, source.std), "unit": ((0.0,), (1.0,)), "half": ((0.5,), (0.5,))}
+    mean, std = (value * len(source.mean) if len(value) == 1 else value for value in moments[scenario.normalise])
+    flip = source.flip if scenario.flip is None else scenario.flip
+    shift = source.shift if scenario.shift is None else scenario.shift
+    return ImageViews(mean, std, flip, shift, VARIANTS[scenario.augment])
+
+
+def counts(y: Indices, classes: int, split: Split) -> tuple[Indices, Indices]:
+    """(clients, classes) samples that show their label and samples that do not, by their true class.
+
+    A last column counts samples whose class nobody knows.
+    """
+    width = classes + 1
+    tables = []
+    for shown in (True, False):
+        rows = [part[split.labeled[part] == shown] for part in split.clients]
+        client = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
+        place = client * width + y[np.concatenate(rows)] % width  # -1 % width is the last column
+        tables.append(np.bincount(place, minlength=len(rows) * width).reshape(len(rows), width))
+    return tables[0], tables[1]
+
+
+class _Draw:
+    """Samples that are still to be had; every draw takes its own away."""
+
+    def __init__(self, y: Indices, classes: int, streams: Streams) -> None:
+        self.y, self.classes, self.streams = y, classes, streams
+        self.left: Indices = np.arange(len(y))
+
+    @property
+    def known(self) -> Indices:
+        """Those with a known label."""
+        known: Indices = self.left[self.y[self.left] != UNLABELED]
+        return known
+
+    @property
+    def room(self) -> Indices:
+        """How many of each class have a known label."""
+        counts: Indices = np.bincount(self.y[self.known], minlength=self.classes)
+        return counts
+
+    def take(self, use: str, want: Indices) -> Indices:
+        """`want[c]` random samples of every class c."""
+        taken = _draw(self.y, self.known, want, self.streams.numpy_at(use))
+        self.left = np.setdiff1d(self.left, taken, assume_unique=True)
+        return taken
+
+    def evenly(self, use: str, count: int) -> Indices:
+        """So many random samples, as evenly over the classes as these allow."""
+        if not 0 <= count <= len(self.known):
+            raise TacitError(
+                f"{count} {use} samples can not be drawn from {len(self.known)} with a known label: lower data.{use}"
+            )
+        return self.take(use, _even(self.room, count, self.streams.numpy_at(f"{use} classes")))
+
+    def keep_only(self, count: int | None) -> None:
+        """Leave so many samples in all, the mix of classes (and of samples without one) kept."""
+        if count is None:
+            return
+        if count > len(self.left):
+            raise TacitError(
+                f"{count} training samples are asked for and {len(self.left)} are there: lower data.samples"
+            )
+        mixed = self.streams.numpy_at("samples").permutation(self.left)
+        by_class = mixed[np.argsort(self.y[mixed], kind="stable")]
+        want = partitions.largest_remainder(np.bincount(self.y[mixed] + 1).astype(np.float64), count)
+        place = self.y[by_class] + 1
+        rank = np.arange(len(place)) - np.searchsorted(place, place)
+        self.left = np.sort(by_class[rank < want[place]])
+
+
+def _check(scenario: Scenario) -> None:
     """Refuse a place of labels that does not go with their amount."""
+    labels, budget = scenario.labels, scenario.budget
     if labels not in get_args(Place):
         raise unknown("place of labels", labels, get_args(Place))
-    if labels in ("server", "client") and budget.everything:
+    if len(budget) > 1:
+        raise TacitError("--per-class, --n-labels and --label-fraction exclude each other: give one of them")
+    if any(amount <= 0 for amount in budget) or (scenario.label_fraction or 0) > 1:
+        raise TacitError("a number of labels must be above 0, a label fraction also at most 1: correct it")
+    if labels in ("server", "client") and not budget:
         raise TacitError(f"labels at the {labels} need a number: give --per-class, --n-labels or --label-fraction")
-    if labels == "all" and not budget.everything:
-        raise TacitError("all labels are shown: leave their number out, or use --labels client")
-    if labels == "some" and not 0 < some <= 1:
+    if labels == "some" and not 0 < scenario.some <= 1:
         raise TacitError(
-            f"labels can not be at a share {some:g} of the clients: set data.some above 0 and at most to 1"
+            f"labels can not be at a share {scenario.some:g} of the clients: set data.some above 0 and at most to 1"
         )
 
 
-def _validation(y: Indices, known: Indices, classes: int, count: int, streams: Streams) -> Indices:
-    """The server's validation samples."""
-    if not 0 <= count <= len(known):
-        raise TacitError(
-            f"{count} validation samples can not be drawn from {len(known)} with a known label: change --validation"
-        )
-    want = _even(np.bincount(y[known], minlength=classes), count, streams.numpy_at("validation classes"))
-    return _draw(y, known, want, streams.numpy_at("validation"))
-
-
-def _server_labels(y: Indices, known: Indices, classes: int, budget: Budget, streams: Streams) -> Indices:
+def _server_labels(draw: _Draw, scenario: Scenario) -> Indices:
     """The server's labeled samples; a larger budget adds to those of a smaller one."""
-    room = np.bincount(y[known], minlength=classes)
-    if budget.per_class is None:
-        want = _even(room, _total(budget, len(known)), streams.numpy_at("server classes"))
-    elif budget.per_class <= room.min():
-        want = np.full(classes, budget.per_class)
+    room, per_class = draw.room, scenario.per_class
+    if per_class is None:
+        want = _even(room, _total(scenario, len(draw.known)), draw.streams.numpy_at("server classes"))
+    elif per_class <= room.min():
+        want = np.full(draw.classes, per_class)
     else:
         raise TacitError(
-            f"{budget.per_class} labels per class are asked for and class {room.argmin()} has {room.min()} samples "
+            f"{per_class} labels per class are asked for and class {room.argmin()} has {room.min()} samples "
             "with a known label: lower --per-class"
         )
-    return _draw(y, known, want, streams.numpy_at("server labels"))
+    return draw.take("server labels", want)
 
 
-def _total(budget: Budget, known: int) -> int:
+def _total(scenario: Scenario, known: int) -> int:
     """How many labels `n_labels` or `label_fraction` mean where `known` could be shown."""
-    total = budget.n_labels if budget.n_labels is not None else round((budget.label_fraction or 0) * known)
+    share = scenario.label_fraction or 0
+    total = scenario.n_labels if scenario.n_labels is not None else round(share * known)
     if not 0 < total <= known:
         raise TacitError(f"{total} labels can not be drawn from {known} samples with a known label: change the number")
     return total
 
 
-def _deal(y: Indices, taken: Indices, clients: int, spec: str, streams: Streams) -> list[Indices]:
-    """The samples of every client: those the server did not take."""
-    rest = np.setdiff1d(np.arange(len(y)), taken, assume_unique=True)
-    if not len(rest):
+def _deal(draw: _Draw, scenario: Scenario, groups: Indices | None) -> tuple[list[Indices], Indices]:
+    """The samples of every client, and which of all these are the labeled ones."""
+    name, _ = partitions.parse(scenario.partition)
+    apart = scenario.labels in ("client", "all") and scenario.budget and name in partitions.OF_LABELED
+    if not apart:
+        owned = _parts(draw, scenario, groups)
+        return owned, _client_labels(draw, owned, scenario)
+    labeled = draw.take("client labels", _labels_of_all(draw, scenario))
+    rng = draw.streams.numpy_at("labeled partition")
+    dealt = partitions.OF_LABELED[name](draw.y[labeled], scenario.clients, rng)
+    pairs = zip(dealt, _parts(draw, scenario, groups), strict=True)
+    return [np.sort(np.concatenate([labeled[a], b])) for a, b in pairs], labeled
+
+
+def _parts(draw: _Draw, scenario: Scenario, groups: Indices | None) -> list[Indices]:
+    """What is left, dealt as the partition says."""
+    left, rng = draw.left, draw.streams.numpy_at("partition")
+    made_by = None if groups is None else groups[left]
+    parts = partitions.partition(scenario.partition, draw.y[left], scenario.clients, rng, made_by)
+    return [left[part] for part in parts]
+
+
+def _labels_of_all(draw: _Draw, scenario: Scenario) -> Indices:
+    """How many labels of every class the clients have together, where labeled samples are dealt apart."""
+    if scenario.per_class is None:
+        return _even(draw.room, _total(scenario, len(draw.known)), draw.streams.numpy_at("label classes"))
+    want = np.full(draw.classes, scenario.per_class * scenario.clients)
+    if (want > draw.room).any():
         raise TacitError(
-            f"the server takes all {len(y)} samples and leaves the clients none: lower the number of labels"
+            f"{scenario.per_class} labels per class at {scenario.clients} clients need {want[0]} samples of each class "
+            f"and class {draw.room.argmin()} has {draw.room.min()}: lower --per-class"
         )
-    parts = partitions.partition(spec, y[rest], clients, streams.numpy_at("partition"))
-    return [rest[part] for part in parts]
+    return want
 
 
-def _labeled_clients(clients: int, part: float, streams: Streams) -> list[int]:
+def _labeled_clients(scenario: Scenario, streams: Streams) -> list[int]:
     """The clients that show labels, at least one."""
-    count = max(1, round(part * clients))
-    chosen: list[int] = streams.numpy_at("labeled clients").permutation(clients)[:count].tolist()
+    part = scenario.some if scenario.labels == "some" else 1.0
+    count = max(1, round(part * scenario.clients))
+    chosen: list[int] = streams.numpy_at("labeled clients").permutation(scenario.clients)[:count].tolist()
     return sorted(chosen)
 
 
-def _client_labels(y: Indices, held: dict[int, Indices], budget: Budget, streams: Streams) -> Indices:
-    """The samples that show their label, out of those `held` by the clients that show any."""
-    known = {k: part[y[part] != UNLABELED] for k, part in held.items()}
-    if budget.everything:
+def _client_labels(draw: _Draw, owned: list[Indices], scenario: Scenario) -> Indices:
+    """The labeled samples of the clients, out of those they own."""
+    if scenario.labels == "server" or (scenario.labels == "all" and not scenario.budget):
+        return draw.left[:0]
+    known = {k: owned[k][draw.y[owned[k]] != UNLABELED] for k in _labeled_clients(scenario, draw.streams)}
+    if not scenario.budget:
         return np.concatenate(list(known.values()))
-    shares = _shares(np.array([len(part) for part in known.values()]), budget, streams)
+    shares = _shares(np.array([len(part) for part in known.values()]), scenario, draw.streams)
     shown = [
-        _labels_of_client(y, part, budget, share, streams.numpy_at("client labels", client=k))
+        _labels_of_client(draw.y, part, scenario, share, draw.streams.numpy_at("client labels", client=k))
         for (k, part), share in zip(known.items(), shares.tolist(), strict=True)
         if share
     ]
@@ -211,21 +330,27 @@ def _client_labels(y: Indices, held: dict[int, Indices], budget: Budget, streams
     return np.concatenate(shown)
 
 
-def _shares(room: Indices, budget: Budget, streams: Streams) -> Indices:
+def _shares(room: Indices, scenario: Scenario, streams: Streams) -> Indices:
     """How many labels clients with `room` known labels show at most."""
-    if budget.n_labels is not None:
-        return _even(room, _total(budget, int(room.sum())), streams.numpy_at("labels per client"))
-    if budget.label_fraction is not None:
-        room = np.rint(budget.label_fraction * room).astype(np.int64)
-    return room
+    rates = partitions.RATES.get(partitions.parse(scenario.partition)[0])
+    if rates and scenario.label_fraction is None:
+        raise TacitError(f"{scenario.partition} says which share of its labels a client knows: use --label-fraction")
+    if scenario.n_labels is not None:
+        return _even(room, _total(scenario, int(room.sum())), streams.numpy_at("labels per client"))
+    if scenario.label_fraction is None:
+        return room
+    rate = np.full(len(room), scenario.label_fraction)
+    if rates:
+        rate = streams.numpy_at("label rates").permutation(rates(len(room), scenario.label_fraction))
+    return np.rint(rate * room).astype(np.int64)
 
 
-def _labels_of_client(y: Indices, known: Indices, budget: Budget, share: int, rng: np.random.Generator) -> Indices:
+def _labels_of_client(y: Indices, known: Indices, scenario: Scenario, share: int, rng: np.random.Generator) -> Indices:
     """The samples that show their label at one client."""
     room = np.bincount(y[known])
-    if budget.per_class is not None:
-        return _draw(y, known, np.minimum(room, budget.per_class), rng)
-    if budget.n_labels is not None:
+    if scenario.per_class is not None:
+        return _draw(y, known, np.minimum(room, scenario.per_class), rng)
+    if scenario.n_labels is not None:
         return _draw(y, known, _even(room, share, rng), rng)
     mixed: Indices = rng.permutation(known)  # not class by class: a fraction keeps the client's own mix
     return mixed[:share]

@@ -208,7 +208,7 @@ def _serve(job: Job, connection: Connection, inherited: Sequence[Connection | IO
     for other in inherited:
         other.close()
     torch.set_num_threads(1)
-    _keep_freed_memory()
+    keep_freed_memory()
     with suppress(EOFError, OSError):
         while True:
             request = json.loads(connection.recv_bytes())
@@ -218,7 +218,7 @@ def _serve(job: Job, connection: Connection, inherited: Sequence[Connection | IO
                 connection.send_bytes(frame)
 
 
-def _keep_freed_memory() -> None:
+def keep_freed_memory() -> None:
     """Have the C library keep what tensors give back: asking the kernel anew for every large one costs a fifth."""
     with suppress(OSError, AttributeError):  # other C libraries do without
         library = ctypes.CDLL(None)

@@ -43,6 +43,8 @@ def visit(job: Job, round: int, client: int, memory: bytes | None, down: object,
 
 def diagnose(guesses: Guesses, truth: Tensor | None) -> dict[str, float]:
     """How many pseudo-labels were kept, and how many of those are right, where a simulator knows the truth."""
+    if not len(guesses.index):
+        return {}
     numbers = {"pseudo_kept": float(guesses.kept.float().mean())}
     if truth is None:
         return numbers

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from tacit.averaging import Weights, WeightsState, WeightsUp, answer, merge_weights, start_weights, train_on_server
-from tacit.federation import UNLABELED, Samples
+from tacit.federation import Samples
 from tacit.learn import Kept, fit, predict
 from tacit.method import ClientContext, Guesses, Needs, Probability, Reply, ServerContext
 from tacit.objectives import Supervised
@@ -70,7 +70,7 @@ class FedSem:
         known = client if y is None else replace(client, data=Samples(client.data.x, y))
         objective = Supervised(self.view)
         reply = answer(known, fit(known, down.w, objective, kept=memory.kept), objective)
-        given = None if y is None else _guesses(client, y)
+        given = None if y is None or not len(client.data.unlabeled) else _guesses(client, y)
         return Reply(FedSemMemory(y, reply.memory), reply.up, reply.metrics, reply.model, given)
 
     def merge(self, server: ServerContext, state: FedSemState, ups: Mapping[int, WeightsUp]) -> FedSemState:
@@ -92,7 +92,7 @@ def _labels_of_all(client: ClientContext, teacher: Params) -> Tensor:
 
 
 def _guesses(client: ClientContext, y: Tensor) -> Guesses:
-    index = (client.data.y == UNLABELED).nonzero().reshape(-1)
+    index = client.data.unlabeled
     return Guesses(index, y[index], torch.ones(len(index), dtype=torch.bool))
 
 

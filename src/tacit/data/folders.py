@@ -1,0 +1,171 @@
+"""The user's own images: a folder with a folder for each class, or a CSV file that lists them."""
+
+import csv
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tacit.data import images
+from tacit.data.arrays import Labels, Source, hold_out, image_source
+from tacit.errors import TacitError
+from tacit.federation import UNLABELED
+
+_COLUMNS = ("path", "label", "split", "group")
+
+
+@dataclass(frozen=True)
+class _Item:
+    """An image file, its class ("" when nobody knows), and whether it is for testing."""
+
+    path: str
+    label: str
+    test: bool = False
+    group: str = ""
+    line: int = 0  # in the manifest
+
+
+def from_folder(path: Path, size: int | None = None) -> Source:
+    """The images in `labeled/<class>/…`, `unlabeled/…` and, if it is there, `test/<class>/…`.
+
+    Classes are sorted by name. Without a folder `test`, 20 % of the labeled images become the test set, always the
+    same ones. Images are never flipped: a folder does not say whether that keeps labels. For their size and colours
+    see `images.load`.
+    """
+    if not path.is_dir():
+        raise TacitError(f"there is no folder {path}: check the path")
+    if not (path / "labeled").is_dir():
+        raise TacitError(f"{path} has no folder labeled: put images into labeled/<class>/ and unlabeled/")
+    items = list(_by_class(path / "labeled"))
+    items += [_Item(file, "") for file in _files(path / "unlabeled")]
+    if (path / "test").is_dir():
+        test = [_Item(item.path, item.label, test=True) for item in _by_class(path / "test")]
+        _check_folders(path, {item.label for item in items}, {item.label for item in test})
+        items += test
+    return _source(path, items, size, "add a folder test with a folder for each class")
+
+
+def from_manifest(path: Path, size: int | None = None) -> Source:
+    """The images a CSV file lists: columns `path` and `label`, and `split` and `group` if they are there.
+
+    Paths are relative to the file. An empty label means unlabeled; split is train or test, and without test rows
+    20 % of the labeled images become the test set, always the same ones; group says who made an image.
+    """
+    items = _rows(path)
+    known = {item.label for item in items if not item.test}
+    for item in items:
+        if item.test and item.label not in known:
+            raise _line(path, item.line, f"has the label {item.label}, which no training row has: add such rows")
+    return _source(path, items, size, "add rows whose split is test")
+
+
+def _by_class(folder: Path) -> Iterator[_Item]:
+    """The images in the folders of a folder, classes and files in the order of their names."""
+    for entry in sorted(folder.iterdir()):
+        if entry.name.startswith("."):
+            continue
+        if not entry.is_dir():
+            raise TacitError(f"{entry} lies in no class: move it into {folder.name}/<class>/")
+        files = _files(entry)
+        if not files:
+            raise TacitError(f"the class folder {entry} is empty: put images into it or remove it")
+        yield from (_Item(file, entry.name) for file in files)
+
+
+def _files(folder: Path) -> list[str]:
+    """All files below a folder that are not hidden, in order."""
+    found = []
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        found += [str(Path(place, name)) for name in names if not name.startswith(".")]
+    return sorted(found)
+
+
+def _check_folders(path: Path, known: set[str], test: set[str]) -> None:
+    if not test:
+        raise TacitError(f"{path / 'test'} is empty: put images into test/<class>/ or remove it")
+    if strangers := sorted(test - known):
+        raise TacitError(f"{path} has the class {strangers[0]} in test but not in labeled: add images of it there")
+
+
+def _rows(path: Path) -> list[_Item]:
+    if not path.is_file():
+        raise TacitError(f"there is no file {path}: check the path")
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file)
+            _check_columns(path, reader.fieldnames)
+            items = [_item(path, row, reader.line_num) for row in reader]
+    except (csv.Error, UnicodeDecodeError, OSError):
+        raise TacitError(f"{path} can not be read: save it as CSV in UTF-8") from None
+    _check_rows(path, items)
+    return items
+
+
+def _check_columns(path: Path, names: object) -> None:
+    columns = list(names) if isinstance(names, list) else []
+    for name in ("path", "label"):
+        if name not in columns:
+            raise TacitError(f"{path} has no column {name} in line 1: begin it with path,label")
+    for name in columns:
+        if name not in _COLUMNS:
+            raise TacitError(f"{path} has a column {name!r} in line 1: use only {', '.join(_COLUMNS)}")
+
+
+def _item(path: Path, row: dict[str | None, str | None], line: int) -> _Item:
+    if None in row or None in row.values():
+        raise _line(path, line, "has more or fewer fields than line 1: give it as many, with quotes around commas")
+    text = {name: (value or "").strip() for name, value in row.items()}
+    if text.get("split", "train") not in ("train", "test"):
+        raise _line(path, line, f"has the split '{text['split']}': write train or test")
+    test, group = text.get("split") == "test", text.get("group", "")
+    item = _Item(str(path.parent / text["path"]), text["label"], test, group, line)
+    if not text["path"] or not Path(item.path).is_file():
+        raise _line(path, line, f"names {item.path}, where there is no file: mend the path, relative to the CSV file")
+    if item.test and not item.label:
+        raise _line(path, line, "has a test image without a label: label it, or make its split train")
+    if "group" in text and not item.group and not item.test:
+        raise _line(path, line, "has no group: name one in every training row, or leave the column out")
+    return item
+
+
+def _check_rows(path: Path, items: list[_Item]) -> None:
+    first: dict[str, int] = {}
+    for item in items:
+        before = first.setdefault(os.path.normpath(item.path), item.line)
+        if before != item.line:
+            raise _line(path, item.line, f"names the same file as line {before}: keep one of them")
+    if not any(item.label and not item.test for item in items):
+        raise TacitError(f"{path} has no training row with a label: give at least some images of every class one")
+
+
+def _line(path: Path, line: int, what: str) -> TacitError:
+    return TacitError(f"line {line} of {path} {what}")
+
+
+def _source(path: Path, items: list[_Item], size: int | None, remedy: str) -> Source:
+    classes = tuple(sorted({item.label for item in items if item.label}))
+    if not classes:
+        raise TacitError(f"{path} has no labeled image: put images into labeled/<class>/")
+    number = {"": UNLABELED} | {name: index for index, name in enumerate(classes)}
+    y = np.array([number[item.label] for item in items], dtype=np.int64)
+    train, test = _parts(path, items, y, remedy)
+    x = images.load([item.path for item in items], images.open_file, size)
+    groups = _groups([items[row].group for row in train])
+    return image_source(str(path), (x[train], y[train]), (x[test], y[test]), classes, flip=False, groups=groups)
+
+
+def _parts(path: Path, items: list[_Item], y: Labels, remedy: str) -> tuple[Labels, Labels]:
+    test = np.array([item.test for item in items])
+    if test.any():
+        return np.flatnonzero(~test), np.flatnonzero(test)
+    return hold_out(path, y, remedy)
+
+
+def _groups(names: list[str]) -> Labels | None:
+    """The number of each one's group, groups in the order of their names; None without groups."""
+    if not all(names):
+        return None
+    return np.unique(names, return_inverse=True)[1].astype(np.int64)

@@ -1,0 +1,43 @@
+"""Where the real files are on a machine that has them; tests that need one are skipped elsewhere."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+SHARED = Path(__file__).parents[3] / "shared" / "data"
+MADE = Path(tempfile.gettempdir()) / "cifar"  # where CIFAR-10 is put together once, for all runs of the tests
+SECONDS = 300  # that putting it together may take
+
+
+def folder_with(name: str, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The first place that has a file or folder of this name, which becomes the data folder of the test."""
+    for place in (os.environ.get("TACIT_DATA", ""), SHARED, MADE):
+        if place and (Path(place) / name).exists():
+            monkeypatch.setenv("TACIT_DATA", str(place))
+            return Path(place)
+    pytest.skip(f"{name} is not on this machine")
+
+
+def cifar10(monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The data folder that holds CIFAR-10, put together first where only the means for it are there."""
+    places = [Path(os.environ.get("TACIT_DATA", "nowhere")), SHARED, MADE]
+    if not any((place / "cifar-10-batches-bin" / "test_batch.bin").exists() for place in places):
+        _make_cifar10()
+    return folder_with("cifar-10-batches-bin", monkeypatch)
+
+
+def _make_cifar10() -> None:
+    maker = SHARED / "make_cifar10"
+    if not maker.exists():
+        pytest.skip("CIFAR-10 is not on this machine")
+    partial = MADE.with_name(f"cifar-{os.getpid()}")
+    try:
+        subprocess.run([sys.executable, maker, partial], check=True, capture_output=True, timeout=SECONDS)
+    except (subprocess.SubprocessError, OSError) as error:
+        pytest.skip(f"CIFAR-10 could not be put together here: {error}")
+    if not MADE.exists():
+        partial.rename(MADE)

@@ -1,0 +1,247 @@
+"""The splits of the papers: their exact counts, from the class counts of the real data sets and from the real files."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tacit.config import dumps, from_options, make
+from tacit.data.papers import SPLITS, completed
+from tacit.data.partition import Indices, heterogeneity
+from tacit.data.scenario import Scenario, Split, counts, split
+from tacit.errors import TacitError
+from tacit.prepare import build_data
+from tacit.random import Streams
+from tests.data import real
+
+# Training and test samples per class.
+SVHN = [4948, 13861, 10585, 8497, 7458, 6882, 5727, 5595, 5045, 4659]
+CLASS_COUNTS: dict[str, tuple[list[int], list[int]]] = {
+    "mnist": (
+        [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949],
+        [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009],
+    ),
+    "fashion-mnist": ([6000] * 10, [1000] * 10),
+    "cifar10": ([5000] * 10, [1000] * 10),
+    "cifar100": ([500] * 100, [100] * 100),
+    "svhn": (SVHN, [1744, 5099, 4149, 2882, 2523, 2384, 1977, 2019, 1660, 1595]),
+    "emnist-balanced": ([2400] * 47, [400] * 47),
+    "tiny-imagenet": ([500] * 200, [50] * 200),
+}
+
+
+def labels_of(scenario: Scenario) -> tuple[Indices, int]:
+    train, test = CLASS_COUNTS[scenario.name]
+    sizes = train if scenario.test is None else [a + b for a, b in zip(train, test, strict=True)]
+    return np.random.default_rng(0).permutation(np.repeat(np.arange(len(sizes)), sizes)), len(sizes)
+
+
+def build(name: str, **more: Any) -> tuple[Scenario, Split, Indices, Indices]:
+    """A named split with its (clients, classes) counts of labeled and of unlabeled samples."""
+    scenario = Scenario(**completed({"split": name} | more))
+    y, classes = labels_of(scenario)
+    result = split(y, classes, scenario, Streams(0))
+    labeled, unlabeled = counts(y, classes, result)
+    return scenario, result, labeled[:, :-1], unlabeled[:, :-1]
+
+
+@pytest.mark.parametrize("name", [name for name, of in SPLITS.items() if of["name"] in CLASS_COUNTS])
+def test_every_split_can_be_built(name: str) -> None:
+    scenario, result, labeled, unlabeled = build(name)
+    everywhere = np.concatenate([*result.clients, result.server, result.validation, result.test])
+    assert len(np.unique(everywhere)) == len(everywhere)
+    total = sum(len(part) for part in result.clients) + len(result.server)
+    sizes = CLASS_COUNTS[scenario.name]
+    there = sum(sizes[0]) + (sum(sizes[1]) if scenario.test else 0) - len(result.test) - len(result.validation)
+    assert total == (scenario.samples or there)
+    assert (labeled.sum(axis=1) + unlabeled.sum(axis=1) > 0).all()
+
+
+@pytest.mark.parametrize("name", ["fedmatch-batch-iid", "fedmatch-batch-noniid"])
+def test_fedmatch_batch(name: str) -> None:
+    _, result, labeled, unlabeled = build(name)
+    assert (len(result.test), len(result.validation)) == (3000, 3000)
+    assert sum(map(len, result.clients)) == 54_000
+    assert labeled.shape == (100, 10)
+    assert (labeled == 5).all()
+    assert (unlabeled.sum(axis=1) == 490).all()
+    assert ((unlabeled == 49).all()) == (name == "fedmatch-batch-iid")
+
+
+def test_fedmatch_noniid_is_circulant() -> None:
+    _, _, _, unlabeled = build("fedmatch-batch-noniid")
+    assert (unlabeled.argmax(axis=1) == np.arange(100) % 10).all()
+    assert (unlabeled.max(axis=1) == 245).all()
+
+
+@pytest.mark.parametrize("kind", ["iid", "noniid"])
+def test_fedmatch_batch_with_labels_at_the_server(kind: str) -> None:
+    _, result, labeled, unlabeled = build(f"fedmatch-batch-{kind}-server")
+    assert len(result.server) == 5000
+    assert not labeled.any()
+    assert (unlabeled.sum(axis=1) == 490).all()
+
+
+def test_fedmatch_as_released() -> None:
+    _, result, labeled, unlabeled = build("fedmatch-batch-iid-released")
+    assert (len(result.test), len(result.validation), sum(map(len, result.clients))) == (2000, 2000, 56_000)
+    assert (labeled == 5).all()
+    assert (unlabeled == 51).all()
+    _, result, labeled, unlabeled = build("fedmatch-batch-noniid-server-released")
+    assert len(result.server) == 1000
+    assert (unlabeled.sum(axis=1) == 550).all()
+
+
+def test_fedmatch_streaming() -> None:
+    _, result, labeled, unlabeled = build("fedmatch-streaming")
+    assert (len(result.test), len(result.validation)) == (3500, 3500)
+    assert (labeled == 5).all()
+    assert labeled.shape == (10, 10)
+    assert unlabeled.sum() == 62_500  # the paper's 62,000 would be 10 labels per class
+    assert (unlabeled.sum(axis=1) == 6250).all()
+    arrival = result.arrival
+    assert arrival is not None
+    assert (arrival.steps, arrival.rounds, arrival.keep) == (10, 10, False)
+    first = arrival.step.numpy()[result.clients[0]]
+    assert np.bincount(first[first >= 0]).tolist() == [625] * 10
+    _, at_server, labeled, unlabeled = build("fedmatch-streaming-server")
+    assert len(at_server.server) == 500
+    assert not labeled.any()
+
+
+def test_fedseal_fashion_mnist() -> None:
+    _, result, _, unlabeled = build("fedseal-fmnist")
+    assert (len(result.server), len(result.validation), len(result.test)) == (500, 200, 3000)
+    assert (unlabeled == 120).all()
+    _, result, _, unlabeled = build("fedseal-fmnist-noniid")
+    assert unlabeled.sum() == 12_000
+    assert heterogeneity(unlabeled) > 0.6
+
+
+@pytest.mark.parametrize("name", ["fedseal-cifar", "fedseal-cifar-noniid"])
+def test_fedseal_cifar(name: str) -> None:
+    _, result, _, unlabeled = build(name)
+    assert (len(result.server), len(result.validation), len(result.test)) == (5000, 3000, 3000)
+    assert (unlabeled.sum(axis=1) == 490).all()
+
+
+def test_fedseal_svhn() -> None:
+    _, result, _, unlabeled = build("fedseal-svhn")
+    assert len(result.server) == 1000
+    assert (unlabeled.sum(axis=1) == 490).all()
+
+
+@pytest.mark.parametrize("name, each", [("mnist", 600), ("cifar10", 500)])
+@pytest.mark.parametrize("rate", [0.1, 0.15, 0.2])
+def test_fedsiam_labels_at_the_clients(name: str, each: int, rate: float) -> None:
+    for kind in ("iid", "1", "2", "3"):
+        _, _, labeled, unlabeled = build(f"fedsiam-{name}-{kind}", label_fraction=rate)
+        sizes = (labeled + unlabeled).sum(axis=1)
+        assert np.abs(sizes - each).max() <= (120 if kind == "1" and name == "mnist" else 1)  # MNIST's classes differ
+        assert labeled.sum() == pytest.approx(rate * 100 * each, abs=60)
+        classes = (labeled > 0).sum(axis=1), (unlabeled > 0).sum(axis=1)
+        assert (classes[0] == 2).all() == (kind in "12")
+        assert (classes[1] == 2).all() == (kind == "1")
+
+
+def test_fedsiam_3_at_a_tenth() -> None:
+    _, _, labeled, _ = build("fedsiam-cifar10-3")
+    assert sorted(labeled.sum(axis=1).tolist()) == [25] * 90 + [275] * 10
+
+
+@pytest.mark.parametrize("rate, at_server", [(0.01, 500), (0.1, 5000)])
+def test_fedsiam_labels_at_the_server(rate: float, at_server: int) -> None:
+    _, result, labeled, unlabeled = build("fedsiam-cifar10-server-noniid", label_fraction=rate)
+    assert len(result.server) == at_server
+    assert not labeled.any()
+    assert ((unlabeled > 0).sum(axis=1) == 2).all()
+    assert (unlabeled.sum(axis=1) == (50_000 - at_server) // 100).all()
+
+
+@pytest.mark.parametrize("name, labels, main", [("ssfl-cifar10", 1000, 2254), ("ssfl-emnist", 4700, 949)])
+def test_ssfl(name: str, labels: int, main: int) -> None:
+    _, result, _, unlabeled = build(name)
+    assert len(result.server) == labels
+    assert heterogeneity(unlabeled) == pytest.approx(0.4, abs=0.01)
+    # 0.4 of 4,900 and a tenth of the rest; 0.4 of 2,300 and a forty-seventh of the rest.
+    assert np.abs(unlabeled.max(axis=1) - main).max() <= 1
+
+
+def test_ssfl_svhn_has_a_main_class_per_client() -> None:
+    _, result, _, unlabeled = build("ssfl-svhn")
+    assert len(result.server) == 1000
+    assert heterogeneity(unlabeled) == pytest.approx(0.4, abs=0.01)
+
+
+def test_moon_and_fedmix() -> None:
+    _, _, labeled, unlabeled = build("moon-cifar10")
+    assert labeled.sum() == 50_000
+    assert not unlabeled.any()
+    assert labeled.sum(axis=1).min() >= 10
+    _, _, labeled, _ = build("fedmix-cifar10")
+    assert ((labeled > 0).sum(axis=1) == 2).all()
+    assert labeled.shape == (60, 10)
+    _, _, labeled, _ = build("fedmix-cifar100")
+    assert ((labeled > 0).sum(axis=1) == 20).all()
+    assert labeled.shape == (100, 100)
+
+
+def test_an_option_wins_over_the_split() -> None:
+    given = from_options({"split": "fedmatch-batch-iid", "clients": 50, "n_labels": 700}).data
+    assert (given.clients, given.per_class, given.n_labels, given.name) == (50, None, 700, "cifar10")
+
+
+def test_a_split_survives_writing_and_reading() -> None:
+    config = from_options({"split": "fedmatch-batch-iid", "label_fraction": 0.1, "labels": "client"})
+    assert make(tomllib.loads(dumps(config))) == config
+
+
+def test_an_unknown_split_is_one_sentence() -> None:
+    with pytest.raises(TacitError, match="unknown split 'fedmatch': did you mean"):
+        completed({"split": "fedmatch"})
+
+
+HERE = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST", "shakespeare": "shakespeare"}
+
+
+def real_files(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if name == "cifar10":
+        real.cifar10(monkeypatch)
+    elif name in HERE:
+        real.folder_with(HERE[name], monkeypatch)
+    else:
+        pytest.skip(f"{name} is not on this machine")
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("name", ["mnist", "fashion-mnist", "cifar10"])
+def test_the_class_counts_are_those_of_the_real_files(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    real_files(name, monkeypatch)
+    source, _ = build_data(from_options({"data": name, "labels": "all"}))
+    train, test = CLASS_COUNTS[name]
+    assert np.bincount(source.y.numpy()).tolist() == train
+    assert np.bincount(source.y_test.numpy()).tolist() == test
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("name", [name for name, of in SPLITS.items() if of["name"] in {*HERE, "cifar10"}])
+def test_every_split_is_built_from_the_real_files(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    real_files(SPLITS[name]["name"], monkeypatch)
+    config = from_options({"split": name})
+    source, result = build_data(config)
+    assert len(result.clients) == config.data.clients
+    everywhere = np.concatenate([*result.clients, result.server, result.validation, result.test])
+    assert len(np.unique(everywhere)) == len(everywhere) <= len(source.y)
+    if source.groups is not None:
+        assert all(len(np.unique(source.groups.numpy()[part])) == 1 for part in result.clients)
+
+
+def test_the_page_about_data_has_every_split_and_partition() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
+    for word in (
+        *{of["partition"].partition(":")[0] for of in SPLITS.values()},
+        *(name.split("-")[0] for name in SPLITS),
+    ):
+        assert f"`{word}" in page or f"--split {word}" in page, word

@@ -1,0 +1,135 @@
+"""Names, widths and refusals: what a user writes, and what is said when it can not be."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from tacit.errors import TacitError
+from tacit.nets import NETS, build
+from tests.nets.inputs import COLOUR, GREY, LINE, inputs, stream
+
+
+def groups(channels: int) -> int:
+    """Groups of the first layer of a small CNN with that many channels."""
+    net = build("cnn", GREY, 10, "group", channels / 10)
+    layer = next(layer for layer in net.module(net.init(stream())).modules() if isinstance(layer, nn.GroupNorm))
+    assert layer.num_channels == channels
+    return layer.num_groups
+
+
+@pytest.mark.parametrize(
+    "channels, expected", [(64, 32), (32, 16), (48, 16), (24, 8), (20, 4), (10, 2), (9, 1), (2, 1), (1, 1)]
+)
+def test_group_norm_takes_the_most_groups_with_two_channels_or_more(channels: int, expected: int) -> None:
+    assert groups(channels) == expected
+
+
+def test_width_is_a_factor_on_the_channels() -> None:
+    weights = build("lenet", GREY, 10, width=0.5).init(stream())
+    assert weights["conv1.weight"].shape == (3, 1, 5, 5)
+    assert weights["conv2.weight"].shape == (8, 3, 5, 5)
+    assert weights["fc1.weight"].shape == (60, 8 * 4 * 4)
+    assert weights["fc2.weight"].shape == (42, 60)
+    assert weights["fc3.weight"].shape == (10, 42)
+    assert build("cnn", GREY, 10, width=0.01).init(stream())["conv1.weight"].shape == (1, 1, 5, 5)
+
+
+@pytest.mark.parametrize("name", [name for name in NETS if name != "linear"])
+def test_half_the_width_is_about_a_quarter_of_the_parameters(name: str) -> None:
+    shape = LINE if name == "lstm" else COLOUR
+    whole, half = build(name, shape, 10, width=0.5).size(), build(name, shape, 10, width=0.25).size()
+    assert 0.2 < half / whole < 0.36
+
+
+@pytest.mark.parametrize(
+    "name, enough",
+    [("cnn", 16), ("lenet", 16), ("moon-cnn", 16), ("alexnet", 19), ("emnist-cnn", 6)]
+    + [(name, 8) for name in ("fedsiam-cnn", "fedmix-vgg", "resnet9")],
+)
+def test_images_that_are_too_small_are_refused_with_a_remedy(name: str, enough: int) -> None:
+    net = build(name, (1, enough, enough), 10, width=0.1)
+    assert net.apply(net.init(stream()), inputs((1, enough, enough))).shape == (5, 10)
+    too_small = r"can not take inputs of shape \(1, \d+, \d+\): the images are too small for it; use larger ones or "
+    with pytest.raises(TacitError, match=too_small):
+        build(name, (1, enough, enough - 1), 10)
+    with pytest.raises(TacitError, match=too_small):
+        build(name, (1, 1, 1), 10)
+
+
+@pytest.mark.parametrize("name", [name for name in NETS if name not in ("lstm", "linear")])
+def test_networks_for_images_refuse_text(name: str) -> None:
+    with pytest.raises(TacitError, match=f"the network '{name}' reads images and these inputs are text: use --net ls"):
+        build(name, LINE, 80)
+
+
+def test_networks_for_text_refuse_images() -> None:
+    with pytest.raises(TacitError, match="the network 'lstm' reads text and these inputs are images: use --net lenet"):
+        build("lstm", GREY, 10)
+
+
+def test_linear_takes_points_and_refuses_text_when_it_sees_it() -> None:
+    net = build("linear", LINE, 10)
+    assert net.apply(net.init(stream()), torch.ones(2, *LINE)).shape == (2, 10)
+    with pytest.raises(TacitError, match="the network 'linear' can not read text: use --net lstm"):
+        net.apply(net.init(stream()), inputs(LINE))
+
+
+@pytest.mark.parametrize("name, shape", [("linear", GREY), ("lstm", LINE)])
+def test_normalisation_is_refused_where_it_has_no_place(name: str, shape: tuple[int, ...]) -> None:
+    build(name, shape, 10, "none")
+    for norm in ("batch", "group"):
+        with pytest.raises(TacitError, match=f"'{name}' has no place for normalisation: leave out net.norm with it"):
+            build(name, shape, 10, norm)
+
+
+def test_a_network_of_the_user_is_found_by_module_and_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_nets_of_this_test.py").write_text(
+        "from torch import nn\n\ndef small(shape, classes):\n    return nn.Sequential(nn.Flatten(), "
+        "nn.Linear(shape[1] * shape[2], classes))\n",
+        encoding="utf-8",
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    net = build("my_nets_of_this_test:small", GREY, 7)
+    assert net.size() == 785 * 7
+    assert net.apply(net.init(stream()), inputs(GREY)).shape == (5, 7)
+    assert not net.has_features
+    with pytest.raises(TacitError, match="can not load the network"):
+        build("my_nets_of_this_test:large", GREY, 7)
+    with pytest.raises(TacitError, match="there is no module 'no_such_module': run this where"):
+        build("no_such_module:small", GREY, 7)
+
+
+def test_a_network_of_the_user_has_features_by_two_methods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_steps_of_this_test.py").write_text(
+        "from torch import nn\n\n"
+        "class Half(nn.Module):\n"
+        "    def __init__(self, shape, classes):\n"
+        "        super().__init__()\n"
+        "        self.features, self.last = nn.Flatten(), nn.Linear(784, classes)\n"
+        "    def forward(self, x):\n"
+        "        return self.last(self.features(x))\n\n"
+        "class Whole(Half):\n"
+        "    def classify(self, z):\n"
+        "        return self.last(z)\n",
+        encoding="utf-8",
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert not build("my_steps_of_this_test:Half", GREY, 7).has_features
+    net, x = build("my_steps_of_this_test:Whole", GREY, 7), inputs(GREY)
+    weights = net.init(stream())
+    features, logits = net.features_and_logits(weights, x)
+    assert torch.equal(features, x.flatten(1))
+    assert torch.equal(logits, net.apply(weights, x))
+
+
+def test_an_unknown_name_is_refused_with_the_closest() -> None:
+    with pytest.raises(TacitError, match="did you mean 'lenet'"):
+        build("lennet", GREY, 10)
+
+
+@pytest.mark.parametrize("choice", [{"width": 2.0}, {"norm": "batch"}, {"norm": "none"}])
+def test_choices_of_ours_are_refused_for_a_network_of_the_user(choice: dict[str, object]) -> None:
+    with pytest.raises(TacitError, match="net.norm and net.width are not for networks of your own"):
+        build("torch.nn:Linear", (3,), 2, **choice)  # type: ignore[arg-type]
