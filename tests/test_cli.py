@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from io import StringIO
@@ -93,7 +94,7 @@ def test_help_names_every_command(shell: Shell) -> None:
     for flag in ("--help", "-h"):
         said = shell(flag)
         assert (said.code, said.err) == (0, "")
-        for command in ("demo", "ls", "show", "run", "resume", "compare", "report"):
+        for command in ("demo", "ls", "show", "data", "run", "resume", "compare", "report"):
             assert f" {command} " in said.out
         assert fits(said.out)
         assert "\x1b" not in said.out
@@ -105,7 +106,7 @@ def test_without_a_command_help_is_shown_and_nothing_complains(shell: Shell) -> 
     assert said.err == ""
 
 
-@pytest.mark.parametrize("command", ["demo", "ls", "show", "run", "resume", "compare", "report"])
+@pytest.mark.parametrize("command", ["demo", "ls", "show", "data", "run", "resume", "compare", "report"])
 def test_every_command_explains_itself(shell: Shell, command: str) -> None:
     said = shell(command, "--help")
     assert said.code == 0
@@ -337,6 +338,28 @@ def test_compare_runs_everything_once(shell: Shell, monkeypatch: pytest.MonkeyPa
     other = shell(*words, "--set", "train.lr=0.25")
     assert other.code == 2
     assert "holds a run with another config: choose another --out" in other.err
+
+
+def test_compare_adds_bounds(shell: Shell) -> None:
+    bounds = "labels-only,all-labels,all-labels-strong"
+    words = ("compare", "images.npz.toml", "--methods", f"{bounds},fedavg+fixmatch", "--out", "all", "-q")
+    said = shell(*words, "--set", "objective.threshold=0.5")
+    assert said.code == 0, said.err
+    written = (shell.folder / "all").rglob("config.toml")
+    settings = {path.parent.parent.name: tomllib.loads(path.read_text()) for path in written}
+    assert settings["labels-only"]["method"]["name"] == "fedavg+supervised"
+    assert settings["all-labels"]["data"]["labels"] == settings["all-labels-strong"]["data"]["labels"] == "all"
+    assert settings["all-labels-strong"]["objective"] == {"view": "strong"}
+    assert settings["all-labels"]["objective"] == {}
+    assert settings["fedavg+fixmatch"]["objective"] == {"threshold": 0.5}
+    for row in bounds.split(","):
+        assert any(line.split()[:1] == [row] for line in said.lines)
+    at_server = shell(*words[:-2], "other", "-q", "--set", "data.labels=server")
+    assert at_server.code == 0, at_server.err
+    labels_only = tomllib.loads((shell.folder / "other/labels-only/seed-0/config.toml").read_text())
+    assert labels_only["method"]["name"] == "server-only+supervised"
+    assert shell("report", "all", "-o", "page.html").code == 0
+    assert "all-labels-strong" in (shell.folder / "page.html").read_text()
 
 
 def test_compare_counts_a_seed_once(shell: Shell) -> None:

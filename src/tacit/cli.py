@@ -172,7 +172,9 @@ def resume(folder: Path, quiet: Quiet = False, json: Json = False) -> None:
 @app.command()
 def compare(
     config: Path,
-    methods: Annotated[str, typer.Option(help="Comma-separated methods.")],
+    methods: Annotated[
+        str, typer.Option(help="Comma-separated methods; also the bounds labels-only, all-labels, all-labels-strong.")
+    ],
     seeds: Annotated[str, typer.Option(help="Comma-separated seeds.")] = "0",
     set: Set = None,
     out: Out = None,
@@ -197,10 +199,12 @@ def compare(
 @app.command()
 def report(folders: list[Path], out: Annotated[Path, typer.Option("--out", "-o")] = Path("report.html")) -> None:
     """One self-contained HTML page about one or more runs."""
+    from tacit.compare import BOUNDS
     from tacit.report import page, read
 
-    runs = [run for folder in folders for run in _runs_in(folder)]
-    page.write([read.load(run) for run in runs], out, "tacit report " + " ".join(map(str, folders)))
+    places = [run for folder in folders for run in _runs_in(folder)]
+    runs = [read.load(place, place.parent.name if place.parent.name in BOUNDS else None) for place in places]
+    page.write(runs, out, "tacit report " + " ".join(map(str, folders)))
     Console().print(f"report: {out}", highlight=False, markup=False, soft_wrap=True)
 
 

@@ -14,6 +14,10 @@ from tacit.experiment import Experiment
 from tacit.report.read import Run, load
 
 
+# Rows that are no method: what a comparison of semi-supervised methods has to be seen against.
+BOUNDS = ("labels-only", "all-labels", "all-labels-strong")
+
+
 def compare(
     base: Mapping[str, Any],
     extra: Mapping[str, Any],
@@ -27,11 +31,30 @@ def compare(
     planned = []
     for method in methods:
         for seed in seeds:
-            config = configs.from_options({**extra, "method": method, "seed": seed}, base)
-            planned.append((config, folder / method.replace("/", "-") / f"seed-{seed}", f"{method} seed {seed}"))
-    for config, place, label in planned:
-        play_once(config, place, mode, console, label)
-    return [load(place) for _, place, _ in planned]
+            config = _plan(base, extra, method, seed)
+            planned.append((config, folder / method.replace("/", "-") / f"seed-{seed}", method, seed))
+    for config, place, method, seed in planned:
+        play_once(config, place, mode, console, f"{method} seed {seed}")
+    return [load(place, method) for _, place, method, _ in planned]
+
+
+def _plan(base: Mapping[str, Any], extra: Mapping[str, Any], method: str, seed: int) -> Config:
+    """The config of one row."""
+    if method not in BOUNDS:
+        return configs.from_options({**extra, "method": method, "seed": seed}, base)
+    # The settings of methods and objectives are for the others; data, network and training are common to all.
+    base = {name: value for name, value in base.items() if name not in ("method", "objective")}
+    extra = {name: value for name, value in extra.items() if name.partition(".")[0] not in ("method", "objective")}
+    return configs.from_options({**extra, **_bound(base, extra, method), "seed": seed}, base)
+
+
+def _bound(base: Mapping[str, Any], extra: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """What makes a bound: the labels that are there alone, or all labels, if need be with strong augmentation."""
+    if name == "labels-only":
+        at_server = configs.from_options(extra, base).data.labels == "server"
+        return {"method": "server-only+supervised" if at_server else "fedavg+supervised"}
+    strong = {"objective.view": "strong"} if name == "all-labels-strong" else {}
+    return {"method": "fedavg+supervised", "labels": "all", **strong}
 
 
 def play_once(config: Config, folder: Path, mode: display.Mode, console: Console, label: str) -> None:

@@ -123,6 +123,33 @@ def fit(
     return Trained(w, keep if keep != Kept() else None, run.steps, run.metrics(), run.guesses())
 
 
+@dataclass(frozen=True)
+class Part:
+    """One of several sets of parameters that are trained in turns: where it starts, and what a batch costs it.
+
+    The cost is a function of all sets by name, the others held fast; None where the batch is not for this one.
+    """
+
+    start: Params
+    cost: Callable[[Mapping[str, Params], Batch], Cost | None]
+
+
+def fit_in_turns(holder: Holder, parts: Mapping[str, Part], labels_only: bool = False) -> dict[str, Trained]:
+    """Train several sets of parameters on the same batches: one SGD step of each, in their order, for every batch."""
+    runs = {name: _Descent(holder, part.start, None, 0.0, None) for name, part in parts.items()}
+    with seeded(holder.stream("layers"), holder.device):
+        for batch in batches(holder, labels_only):
+            for name, part in parts.items():
+                fast = {other: {key: value.detach() for key, value in run.w.items()} for other, run in runs.items()}
+                cost = part.cost(fast | {name: runs[name].w}, batch)
+                if cost is not None:
+                    runs[name].step(cost)
+    return {
+        name: Trained(params.clone(run.w), None, run.steps, run.metrics() if run.steps else {}, run.guesses())
+        for name, run in runs.items()
+    }
+
+
 def batches(holder: Holder, labels_only: bool = False, once: bool = False) -> Iterator[Batch]:
     """The batches of one visit, or of one epoch; the longer of labeled and unlabeled data makes an epoch.
 
