@@ -41,7 +41,7 @@ class Samples:
 
     def take(self, index: Tensor) -> "Samples":
         """The samples at these positions, as copies."""
-        return Samples(self.x[index], self.y[index])
+        return Samples(self.x.index_select(0, index), self.y.index_select(0, index))  # x[index] takes 20 times as long
 
 
 @dataclass(frozen=True)

@@ -167,8 +167,9 @@ def batches(holder: Holder, labels_only: bool = False, once: bool = False) -> It
     rows = _endless(labeled, size, holder.stream("labeled batches"))
     rows_u = _endless(unlabeled, size_u, holder.stream("unlabeled batches"))
     for row, row_u in islice(zip(rows, rows_u, strict=False), total):
-        x, y, u = samples.x[row], samples.y[row], samples.x[row_u]
-        yield Batch(x.to(holder.device), y.to(holder.device), u.to(holder.device), row_u)
+        shown, u = samples.take(row), samples.x.index_select(0, row_u)
+        x, y = shown.x.to(holder.device), shown.y.to(holder.device)
+        yield Batch(x, y, u.to(holder.device), row_u)
 
 
 def _endless(index: Tensor, size: int, stream: torch.Generator) -> Iterator[Tensor]:
