@@ -13,12 +13,12 @@ from tacit.random import Streams
 
 def build_data(config: Config) -> tuple[Source, scenario.Split]:
     """The samples a config names, and who holds which of them."""
-    data = config.data
-    source = scenario.pooled(sources.load(data.name, data.size), data)
+    data, streams = config.data, Streams(config.seed)
+    source = scenario.pooled(sources.load(data.name, data.size), data, streams)
     if data.clients > len(source.y):
         raise TacitError(f"{data.clients} clients can not share {len(source.y)} samples: lower --clients")
     groups = None if source.groups is None else source.groups.numpy()
-    return source, scenario.split(source.y.numpy(), len(source.classes), data, Streams(config.seed), groups)
+    return source, scenario.split(source.y.numpy(), len(source.classes), data, streams, groups, source.classes)
 
 
 def build_job(config: Config) -> tuple[Job, scenario.Split]:

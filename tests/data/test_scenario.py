@@ -278,7 +278,10 @@ def test_the_labels_of_a_client_do_not_depend_on_the_others() -> None:
 @pytest.mark.parametrize(
     "settings, message",
     [
-        ({"labels": "server"}, "labels at the server need a number: give --per-class, --n-labels or --label-fraction"),
+        (
+            {"labels": "server"},
+            "labels at the server need a number: give --per-class, --n-labels or --label-fraction, or use --labels all",
+        ),
         ({"labels": "client"}, "labels at the client need a number: give --per-class"),
         ({"labels": "client", "per_class": 1, "n_labels": 1}, "exclude each other: give one of them"),
         ({"labels": "sever", "per_class": 1}, "unknown place of labels 'sever': did you mean 'server'?"),
@@ -309,7 +312,10 @@ def test_the_labels_of_a_client_do_not_depend_on_the_others() -> None:
             {"labels": "client", "partition": "fedsiam-2", "per_class": 11},
             "11 labels per class at 10 clients need 110 samples of each class and class 0 has 100: lower --per-class",
         ),
-        ({"labels": "all", "partition": "by-writer"}, "this data does not say who made each sample"),
+        (
+            {"labels": "all", "partition": "by-writer"},
+            "so by-writer is not possible: use iid, or add a column group to a manifest",
+        ),
         ({"labels": "all", "partition": "idd"}, "unknown partition 'idd': did you mean 'iid'?"),
     ],
 )
@@ -380,17 +386,47 @@ def test_a_federation_shows_what_the_split_shows(place: dict[str, Any], y: Indic
 
 def test_all_there_is_can_be_pooled_to_draw_the_test_from() -> None:
     toy = source(EVEN)
-    assert pooled(toy, Scenario()) is toy
-    whole = pooled(toy, Scenario(test=10))
+    assert pooled(toy, Scenario(), Streams(0)) is toy
+    whole = pooled(toy, Scenario(test=10), Streams(0))
     assert len(whole.y) == 503
     assert whole.y[500:].tolist() == toy.y_test.tolist()
     result = split(whole.y.numpy(), CLASSES, Scenario(test=10, labels="all"), Streams(0))
     built = federation(whole, result, Scenario(test=10))
     assert built.test.x[:, 0, 0, 0].tolist() == whole.x[torch.from_numpy(result.test), 0, 0, 0].tolist()
     assert len(built.test) == 10
-    made_by = replace(toy, groups=torch.zeros(500, dtype=torch.int64))
-    with pytest.raises(TacitError, match="leave data.test out"):
-        pooled(made_by, Scenario(test=10))
+
+
+def test_where_samples_have_their_makers_fewer_tests_are_drawn_from_the_test_samples() -> None:
+    x_test = torch.arange(200, dtype=torch.uint8)[:, None, None, None] * torch.ones(1, 1, 4, 4, dtype=torch.uint8)
+    groups = torch.arange(500) % 20
+    toy = replace(source(EVEN), x_test=x_test, y_test=torch.arange(200) % 5, groups=groups)
+    assert pooled(toy, Scenario(), Streams(0)) is toy
+
+    def drawn(seed: int = 0, count: int = 30, **place: Any) -> list[int]:
+        scenario = Scenario(test=count, clients=10, partition="by-writer", **place)
+        fewer = pooled(toy, scenario, Streams(seed))
+        result = split(fewer.y.numpy(), CLASSES, scenario, Streams(seed), groups.numpy())
+        assert sum(map(len, result.clients)) + len(result.server) == 500
+        test = federation(fewer, result, scenario).test
+        found: list[int] = test.x[:, 0, 0, 0].tolist()
+        assert test.y.tolist() == [number % 5 for number in found]
+        return found
+
+    base = drawn(labels="all")
+    assert len(set(base)) == 30
+    assert base == drawn(labels="server", per_class=3) == drawn(labels="client", label_fraction=0.5)
+    assert base != drawn(seed=1, labels="all")
+    assert base != list(range(30))
+    assert drawn(count=200, labels="all") == list(range(200))
+    with pytest.raises(TacitError, match="201 test samples are asked for and toy has 200: lower data.test"):
+        pooled(toy, Scenario(test=201), Streams(0))
+
+
+@pytest.mark.parametrize("more", [{"labels": "server"}, {"labels": "client", "partition": "fedsiam-2"}])
+def test_a_class_with_too_few_samples_is_named(more: dict[str, Any]) -> None:
+    y = np.concatenate([np.zeros(40), np.ones(19), np.full(40, 2)]).astype(np.int64)
+    with pytest.raises(TacitError, match="and class dog has 19"):
+        split(y, 3, Scenario(per_class=20, clients=2, **more), Streams(0), names=("cat", "dog", "eel"))
 
 
 def test_counts_know_labeled_and_unlabeled_by_true_class() -> None:

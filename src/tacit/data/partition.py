@@ -205,7 +205,10 @@ def partition(
         raise TacitError(f"{clients} clients can not hold data: use at least 1")
     if PARTITIONS[name] is by_group:
         if groups is None:
-            raise TacitError(f"this data does not say who made each sample, so {name} is not possible: use iid")
+            raise TacitError(
+                f"this data does not say who made each sample, so {name} is not possible: use iid,"
+                " or add a column group to a manifest"
+            )
         return by_group(groups, clients, rng, *map(int, numbers))
     return deal(PARTITIONS[name], labels, clients, rng, *numbers)
 

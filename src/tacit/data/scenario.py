@@ -1,5 +1,6 @@
 """Where the labels are: which samples the server has, which the clients have, and which of those show a label."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Annotated, Literal, get_args
@@ -31,7 +32,7 @@ class Scenario:
     split: str | None = None  # settings of this section from a paper, of `tacit ls splits`; what else is given wins
     size: Number | None = None  # side in pixels to which images of folders and manifests are resized
     samples: Number | None = None  # training samples used, the mix of classes kept; all when not given
-    test: Number | None = None  # test samples drawn from all there are; the data set's own when not given
+    test: Number | None = None  # drawn from all samples (with groups: from its test samples); its own when not given
     clients: Number = 10  # how many hold the data
     partition: str = "iid"  # how it is dealt to them, of `tacit ls partitions`
     labels: Place = "server"  # who has labels
@@ -95,27 +96,46 @@ class Split:
         }
 
 
-def pooled(source: Source, scenario: Scenario) -> Source:
-    """The source whose training samples are all there are, if the test samples are to be drawn from these."""
+def pooled(source: Source, scenario: Scenario, streams: Streams) -> Source:
+    """The source whose training samples are all there are, if the test samples are to be drawn from these.
+
+    Of a source that says who made each sample, the test samples do not say it, so they stay apart: the number asked
+    for is drawn from them.
+    """
     if scenario.test is None:
         return source
-    groups = source.groups
-    if groups is not None:
-        raise TacitError(f"{source.name} says who made each sample, which its test samples lack: leave data.test out")
+    if source.groups is not None:
+        return _fewer_tests(source, scenario.test, streams)
     x, y = torch.cat([source.x, source.x_test]), torch.cat([source.y, source.y_test])
     return replace(source, x=x, y=y, x_test=source.x_test[:0], y_test=source.y_test[:0])
 
 
-def split(y: Indices, classes: int, scenario: Scenario, streams: Streams, groups: Indices | None = None) -> Split:
+def _fewer_tests(source: Source, count: int, streams: Streams) -> Source:
+    there = len(source.y_test)
+    if count > there:
+        raise TacitError(f"{count} test samples are asked for and {source.name} has {there}: lower data.test")
+    drawn = torch.from_numpy(np.sort(streams.numpy_at("test").permutation(there)[:count]))
+    return replace(source, x_test=source.x_test[drawn], y_test=source.y_test[drawn])
+
+
+def split(
+    y: Indices,
+    classes: int,
+    scenario: Scenario,
+    streams: Streams,
+    groups: Indices | None = None,
+    names: Sequence[str] = (),
+) -> Split:
     """Deal samples with true labels `y` (-1: nobody knows it) to server and clients, and hide labels.
 
     What is drawn earlier does not depend on what is drawn later: test, validation, the samples used, shared ones,
     the server's labels. So the same test set serves any amount and place of labels. `groups` tells who made each
-    sample, for partitions that go by it.
+    sample, for partitions that go by it; then the source has its test samples apart, see `pooled`. `names` are those
+    of the classes, for what is refused.
     """
     _check(scenario)
-    draw = _Draw(y, classes, streams)
-    test = draw.evenly("test", scenario.test or 0)
+    draw = _Draw(y, classes, streams, names)
+    test = draw.evenly("test", scenario.test or 0 if groups is None else 0)
     validation = draw.evenly("validation", scenario.validation)
     draw.keep_only(scenario.samples)
     shared = draw.evenly("shared", scenario.shared)
@@ -182,8 +202,9 @@ def counts(y: Indices, classes: int, split: Split) -> tuple[Indices, Indices]:
 class _Draw:
     """Samples that are still to be had; every draw takes its own away."""
 
-    def __init__(self, y: Indices, classes: int, streams: Streams) -> None:
+    def __init__(self, y: Indices, classes: int, streams: Streams, names: Sequence[str]) -> None:
         self.y, self.classes, self.streams = y, classes, streams
+        self.names = names or [str(number) for number in range(classes)]
         self.left: Indices = np.arange(len(y))
 
     @property
@@ -197,6 +218,11 @@ class _Draw:
         """How many of each class have a known label."""
         counts: Indices = np.bincount(self.y[self.known], minlength=self.classes)
         return counts
+
+    @property
+    def rarest(self) -> str:
+        """The name of the class with the fewest known labels."""
+        return self.names[int(self.room.argmin())]
 
     def take(self, use: str, want: Indices) -> Indices:
         """`want[c]` random samples of every class c."""
@@ -238,7 +264,8 @@ def _check(scenario: Scenario) -> None:
     if any(amount <= 0 for amount in budget) or (scenario.label_fraction or 0) > 1:
         raise TacitError("a number of labels must be above 0, a label fraction also at most 1: correct it")
     if labels in ("server", "client") and not budget:
-        raise TacitError(f"labels at the {labels} need a number: give --per-class, --n-labels or --label-fraction")
+        amounts = "--per-class, --n-labels or --label-fraction"
+        raise TacitError(f"labels at the {labels} need a number: give {amounts}, or use --labels all")
     if labels == "some" and not 0 < scenario.some <= 1:
         raise TacitError(
             f"labels can not be at a share {scenario.some:g} of the clients: set data.some above 0 and at most to 1"
@@ -254,7 +281,7 @@ def _server_labels(draw: _Draw, scenario: Scenario) -> Indices:
         want = np.full(draw.classes, per_class)
     else:
         raise TacitError(
-            f"{per_class} labels per class are asked for and class {room.argmin()} has {room.min()} samples "
+            f"{per_class} labels per class are asked for and class {draw.rarest} has {room.min()} samples "
             "with a known label: lower --per-class"
         )
     return draw.take("server labels", want)
@@ -299,7 +326,7 @@ def _labels_of_all(draw: _Draw, scenario: Scenario) -> Indices:
     if (want > draw.room).any():
         raise TacitError(
             f"{scenario.per_class} labels per class at {scenario.clients} clients need {want[0]} samples of each class "
-            f"and class {draw.room.argmin()} has {draw.room.min()}: lower --per-class"
+            f"and class {draw.rarest} has {draw.room.min()}: lower --per-class"
         )
     return want
 
