@@ -55,6 +55,11 @@ def test_a_folder(tmp_path: Path) -> None:
     (tmp_path / "labeled/cat/.DS_Store").write_text("no image")
     (tmp_path / "unlabeled/.cache").mkdir()
     (tmp_path / "unlabeled/.cache/x").write_text("no image")
+    for litter in ("labeled/Thumbs.db", "labeled/dog/desktop.ini", "test/cat/Thumbs.db", "unlabeled/thumbs.db"):
+        (tmp_path / litter).write_text("no image")
+    for place in ("labeled", "labeled/dog", "unlabeled"):
+        (tmp_path / place / "__MACOSX").mkdir()
+        (tmp_path / place / "__MACOSX/x.png").write_text("no image")
     source = load(str(tmp_path))
     assert source.classes == ("cat", "dog")
     assert source.x.shape == (23, 1, 9, 8)
@@ -101,7 +106,7 @@ def test_one_colour_makes_all_images_rgb(tmp_path: Path) -> None:
 def one(tmp_path: Path, image: Image.Image, form: str = "png", **options: object) -> NDArray[np.uint8]:
     path = tmp_path / f"image.{form}"
     image.save(path, **options)  # type: ignore[arg-type]
-    found: NDArray[np.uint8] = images.load([str(path)], images.open_file)[0]
+    found: NDArray[np.uint8] = images.load([str(path)], images.open_file)[0][0]
     return found
 
 
@@ -112,12 +117,36 @@ def test_modes(tmp_path: Path) -> None:
     grey_alpha = Image.merge("LA", (Image.fromarray(grey), Image.fromarray(alpha)))
     assert np.array_equal(one(tmp_path, grey_alpha), grey[None])
     deep = np.array([[0, 256, 65535], [257, 32896, 400]], dtype=np.uint16)
-    assert one(tmp_path, Image.fromarray(deep)).tolist() == [[[0, 1, 255], [1, 128, 2]]]  # of 16 bits, divided by 257
+    assert one(tmp_path, Image.fromarray(deep)).tolist() == [[[0, 1, 255], [1, 128, 2]]]  # 65535 is white
     assert one(tmp_path, Image.fromarray(grey > 100)).tolist() == [np.where(grey > 100, 255, 0).tolist()]
     palette = Image.fromarray(rgb).quantize(20)
     wanted = np.asarray(palette.convert("RGB")).transpose(2, 0, 1)
     assert np.array_equal(one(tmp_path, palette), wanted)
     assert np.array_equal(one(tmp_path, palette, transparency=bytes([0, 128, 255])), wanted)
+
+
+@pytest.mark.parametrize(
+    "most, bits", [(255, 8), (256, 10), (1023, 10), (1024, 12), (4095, 12), (4096, 14), (16384, 16), (65535, 16)]
+)
+def test_deep_grey_is_scaled_by_the_bits_it_uses(tmp_path: Path, most: int, bits: int) -> None:
+    path = save(tmp_path / "a.png", np.array([[0, most // 2, most]], dtype=np.uint16))
+    found, note = images.load([str(path)], images.open_file)
+    white = 2**bits - 1
+    assert found.reshape(-1).tolist() == [0, round(most // 2 * 255 / white), round(most * 255 / white)]
+    assert note == f"Grey values of 16 bits were scaled from {bits} bits."
+
+
+def test_deep_images_of_one_data_set_have_one_scale_and_others_are_left_alone(tmp_path: Path) -> None:
+    arrays = [np.full((4, 4), value, dtype=np.uint16) for value in (200, 4000)]
+    paths = [save(tmp_path / f"{n}.png", array) for n, array in enumerate(arrays)]
+    paths.append(save(tmp_path / "plain.png", np.full((4, 4), 200, dtype=np.uint8)))
+    found, _ = images.load([str(path) for path in paths], images.open_file)
+    assert found[:, 0, 0, 0].tolist() == [12, 249, 200]  # 200 and 4000 of 4095, and 200 of 255
+
+
+def test_of_an_animation_the_first_frame_counts(tmp_path: Path) -> None:
+    frames = [Image.fromarray(np.full((4, 4), value, dtype=np.uint8)) for value in (10, 200)]
+    assert (one(tmp_path, frames[0], "gif", save_all=True, append_images=frames[1:]) == 10).all()
 
 
 def test_images_are_turned_as_exif_says(tmp_path: Path) -> None:
@@ -135,7 +164,7 @@ def test_sizes(tmp_path: Path) -> None:
     small, wide, large = (save(tmp_path / f"{width}.png", pixels(8, width)) for width in (8, 128, 129))
 
     def shape(*paths: Path, size: int | None = None) -> tuple[int, ...]:
-        return images.load([str(path) for path in paths], images.open_file, size).shape[2:]
+        return images.load([str(path) for path in paths], images.open_file, size)[0].shape[2:]
 
     assert shape(small, small) == (8, 8)
     assert shape(wide) == (8, 128)
@@ -145,21 +174,36 @@ def test_sizes(tmp_path: Path) -> None:
     assert shape(small, large, size=20) == (20, 20)
 
 
+def test_what_was_done_to_the_images_is_noted(tmp_path: Path) -> None:
+    square, wide, large = (save(tmp_path / f"{w}.png", pixels(h, w)) for h, w in ((8, 8), (31, 40), (120, 149)))
+
+    def note(*paths: Path, size: int | None = None) -> str:
+        return images.load([str(path) for path in paths], images.open_file, size)[1]
+
+    assert note(square, square) == note(square, size=8) == ""
+    assert note(square, size=9) == "Images were resized from 8×8; data.size changes that."
+    assert note(wide, size=9) == "Images were cut and resized from 40×31; data.size changes that."
+    assert note(large, wide) == "Images were cut and resized from 40×31 … 149×120; data.size changes that."
+
+
 def test_the_middle_is_kept(tmp_path: Path) -> None:
     array = np.zeros((10, 30), dtype=np.uint8)
     array[:, 10:20] = 200
-    assert images.load([str(save(tmp_path / "a.png", array))], images.open_file, 10).tolist() == [[[[200] * 10] * 10]]
+    found, _ = images.load([str(save(tmp_path / "a.png", array))], images.open_file, 10)
+    assert found.tolist() == [[[[200] * 10] * 10]]
 
 
 def test_size_is_handed_on(tmp_path: Path) -> None:
-    assert load(str(grey_folder(tmp_path)), size=5).x.shape[2:] == (5, 5)
+    source = load(str(grey_folder(tmp_path)), size=5)
+    assert source.x.shape[2:] == (5, 5)
+    assert source.note == "Images were cut and resized from 8×9; data.size changes that."
 
 
 def test_the_order_is_that_of_the_names_whatever_the_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = [str(save(tmp_path / f"{n}.png", np.full((n % 7 + 1, 5), n, dtype=np.uint8))) for n in range(60)]
     for threads in (1, 4):
         monkeypatch.setattr(images, "THREADS", threads)
-        assert images.load(paths, images.open_file, 4)[:, 0, 0, 0].tolist() == list(range(60))
+        assert images.load(paths, images.open_file, 4)[0][:, 0, 0, 0].tolist() == list(range(60))
 
 
 def text(path: Path) -> None:
@@ -215,6 +259,27 @@ def no_labeled(root: Path) -> None:
     (root / "labeled").rename(root / "pictures")
 
 
+def british(root: Path) -> None:
+    (root / "labeled").rename(root / "Labelled")
+
+
+def as_for_training(root: Path) -> None:
+    (root / "labeled").rename(root / "train")
+
+
+def classes_at_the_top(root: Path) -> None:
+    save(root / "labeled/cat/direct.png", pixels(9, 8))
+    for entry in (root / "labeled").iterdir():
+        entry.rename(root / entry.name)
+    (root / "labeled").rmdir()
+
+
+def many_classes_at_the_top(root: Path) -> None:
+    classes_at_the_top(root)
+    for name in ("ant", "bee"):
+        save(root / name / "1.JPG", pixels(9, 8))
+
+
 def file_without_class(root: Path) -> None:
     save(root / "labeled/stray.png", pixels(9, 8))
 
@@ -241,6 +306,10 @@ def empty_test(root: Path) -> None:
     "spoil, message",
     [
         (no_labeled, "has no folder labeled: put images into labeled/<class>/ and unlabeled/"),
+        (british, "has no folder labeled: rename Labelled to labeled$"),
+        (as_for_training, "has no folder labeled: rename train to labeled$"),
+        (classes_at_the_top, "has no folder labeled: move cat, dog into labeled/$"),
+        (many_classes_at_the_top, "has no folder labeled: move ant, bee, cat, … into labeled/$"),
         (file_without_class, "stray.png lies in no class: move it into labeled/<class>/"),
         (empty_class, "the class folder .*bird is empty"),
         (new_class, "has the class bird in test but not in labeled"),
@@ -291,6 +360,23 @@ def test_a_manifest(tmp_path: Path) -> None:
     assert not source.flip
 
 
+def test_labels_that_are_whole_numbers_are_sorted_as_numbers(tmp_path: Path) -> None:
+    labels = ["10", "9", "2"] * 4
+    lines = "".join(f"images/{n}.png,{label}\n" for n, label in enumerate(labels))
+    path = manifest(tmp_path, "path,label\n" + lines)
+    assert load(str(path)).classes == ("2", "9", "10")
+    path.write_text("path,label\n" + lines.replace(",9", ",nine"))
+    assert load(str(path)).classes == ("10", "2", "nine")
+
+
+def test_other_columns_are_ignored(tmp_path: Path) -> None:
+    path = manifest(tmp_path, GOOD)
+    plain = load(str(path))
+    for names in ("patient,site", "age,labels"):  # labels resembles a column that is there
+        path.write_text(GOOD.replace("\n", ",1,2\n").replace("label,1,2", f"label,{names}"))
+        assert torch.equal(load(str(path)).x, plain.x)
+
+
 def test_a_manifest_with_split_and_group(tmp_path: Path) -> None:
     groups = ["x", "z", "y"]
     text = rows("babababab-ba", lambda n: f",{'test' if n > 9 else 'train'},{groups[n % 3]}")
@@ -320,7 +406,14 @@ GOOD = "path,label\n" + rows("babababab---")
         ("", "has no column path in line 1: begin it with path,label"),
         ("path\n1.png\n", "has no column label in line 1"),
         ("file,label\n", "has no column path"),
-        (GOOD.replace("path,label", "path,label,splt").replace("\n", ",\n"), "has a column 'splt' in line 1"),
+        (
+            GOOD.replace("path,label", "path,label,splt").replace("\n", ",\n"),
+            "has a column 'splt' in line 1: rename it to split",
+        ),
+        (GOOD.replace("path,label", "Path,label"), "has a column 'Path' in line 1: rename it to path"),
+        (GOOD.replace(",", ";"), "is separated by ';': use commas"),
+        (GOOD.replace(",", "\t"), r"is separated by '\\t': use commas"),
+        (GOOD.replace("3.png,a", "3.png,-1"), "line 5 of .* has the label -1: leave it empty for unlabeled"),
         (GOOD + "images/1.png\n", "line 14 of .* has more or fewer fields than line 1"),
         (GOOD + "images/1.png,a,b\n", "line 14 of .* has more or fewer fields than line 1"),
         (GOOD.replace("images/3.png", "images/99.png"), "line 5 of .* names .*images/99.png, where there is no file"),

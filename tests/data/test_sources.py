@@ -96,7 +96,7 @@ def test_chestmnist_has_several_labels() -> None:
 
 @pytest.mark.parametrize("name", ["mnist", "cifar10", "pathmnist", "shakespeare", "fashion-small", "mine.npz"])
 def test_only_image_files_can_be_scaled(name: str) -> None:
-    with pytest.raises(TacitError, match=f"{name} have a size of their own: leave the size out"):
+    with pytest.raises(TacitError, match=f"{name} have a size of their own: leave data.size out"):
         find(name, 32)
     for scaled in ("tiny-imagenet", "covid-radiography", "a/folder", "a.csv"):
         assert callable(find(scaled, 32))
@@ -249,6 +249,10 @@ def test_a_constant_channel_can_be_normalised(tmp_path: Path) -> None:
         ({"y": np.full(40, -1)}, "-1 everywhere"),
         ({"y": np.arange(40) % 4 * 2}, "the 4 classes in .* are numbered 0 to 6"),
         ({"y": np.arange(40) % 4 - 2}, "are numbered -2 to 1"),
+        (
+            {"y": (np.arange(40) % 4 - 1).astype(np.uint8)},
+            "255 in y of .* looks like -1 stored as uint8: save y as int64",
+        ),
         ({"x_test": images(8, 8, 8)}, "make them alike"),
         ({"y_test": np.arange(8)}, "labels outside 0 to 3"),
         ({"y_test": np.arange(8) % 4 - 1}, "labels outside 0 to 3"),

@@ -2,11 +2,14 @@
 
 import csv
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
 from tacit.data import images
 from tacit.data.arrays import Labels, Source, hold_out, image_source
@@ -14,6 +17,10 @@ from tacit.errors import TacitError
 from tacit.federation import UNLABELED
 
 _COLUMNS = ("path", "label", "split", "group")
+_ALIKE = 0.75  # of difflib: splt is a slip of split, site is a column of its own
+_LITTER = {"thumbs.db", "desktop.ini", "__macosx"}  # of Windows and macOS, beside hidden files
+_ONCE_LABELED = ("train", "training")  # what others call the folder labeled
+_NAMED = 3  # folders, in a sentence
 
 
 @dataclass(frozen=True)
@@ -30,14 +37,14 @@ class _Item:
 def from_folder(path: Path, size: int | None = None) -> Source:
     """The images in `labeled/<class>/…`, `unlabeled/…` and, if it is there, `test/<class>/…`.
 
-    Classes are sorted by name. Without a folder `test`, 20 % of the labeled images become the test set, always the
-    same ones. Images are never flipped: a folder does not say whether that keeps labels. For their size and colours
-    see `images.load`.
+    Classes are sorted by name, or as numbers where all are. Without a folder `test`, 20 % of the labeled images become
+    the test set, always the same ones. Images are never flipped: a folder does not say whether that keeps labels. For
+    their size and colours see `images.load`.
     """
     if not path.is_dir():
         raise TacitError(f"there is no folder {path}: check the path")
     if not (path / "labeled").is_dir():
-        raise TacitError(f"{path} has no folder labeled: put images into labeled/<class>/ and unlabeled/")
+        raise TacitError(f"{path} has no folder labeled: {_instead_of_labeled(path)}")
     items = list(_by_class(path / "labeled"))
     items += [_Item(file, "") for file in _files(path / "unlabeled")]
     if (path / "test").is_dir():
@@ -50,8 +57,9 @@ def from_folder(path: Path, size: int | None = None) -> Source:
 def from_manifest(path: Path, size: int | None = None) -> Source:
     """The images a CSV file lists: columns `path` and `label`, and `split` and `group` if they are there.
 
-    Paths are relative to the file. An empty label means unlabeled; split is train or test, and without test rows
-    20 % of the labeled images become the test set, always the same ones; group says who made an image.
+    Paths are relative to the file; other columns are ignored. An empty label means unlabeled; split is train or test,
+    and without test rows 20 % of the labeled images become the test set, always the same ones; group says who made an
+    image.
     """
     items = _rows(path)
     known = {item.label for item in items if not item.test}
@@ -61,10 +69,37 @@ def from_manifest(path: Path, size: int | None = None) -> Source:
     return _source(path, items, size, "add rows whose split is test")
 
 
+def _instead_of_labeled(path: Path) -> str:
+    """What to do about a folder without `labeled`, by what it has."""
+    folders = sorted(entry.name for entry in path.iterdir() if entry.is_dir() and not _is_litter(entry.name))
+    for name in folders:
+        if name.lower() in _ONCE_LABELED or _nearest(name, ("labeled", "unlabeled", "test")) == "labeled":
+            return f"rename {name} to labeled"
+    classes = [name for name in folders if name not in ("unlabeled", "test") and _has_images(path / name)]
+    if not classes:
+        return "put images into labeled/<class>/ and unlabeled/"
+    more = ", …" if len(classes) > _NAMED else ""
+    return f"move {', '.join(classes[:_NAMED])}{more} into labeled/"
+
+
+def _has_images(folder: Path) -> bool:
+    known = Image.registered_extensions()
+    return any(file.suffix.lower() in known for file in folder.glob("*.*") if not _is_litter(file.name))
+
+
+def _is_litter(name: str) -> bool:
+    return name.startswith(".") or name.lower() in _LITTER
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    """The known name that this one resembles, or nothing."""
+    return next(iter(get_close_matches(name.strip().lower(), list(known), 1, _ALIKE)), "")
+
+
 def _by_class(folder: Path) -> Iterator[_Item]:
     """The images in the folders of a folder, classes and files in the order of their names."""
     for entry in sorted(folder.iterdir()):
-        if entry.name.startswith("."):
+        if _is_litter(entry.name):
             continue
         if not entry.is_dir():
             raise TacitError(f"{entry} lies in no class: move it into {folder.name}/<class>/")
@@ -75,11 +110,11 @@ def _by_class(folder: Path) -> Iterator[_Item]:
 
 
 def _files(folder: Path) -> list[str]:
-    """All files below a folder that are not hidden, in order."""
+    """All files below a folder in order, without what is hidden or litter."""
     found = []
     for place, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        found += [str(Path(place, name)) for name in names if not name.startswith(".")]
+        folders[:] = [name for name in folders if not _is_litter(name)]
+        found += [str(Path(place, name)) for name in names if not _is_litter(name)]
     return sorted(found)
 
 
@@ -106,18 +141,23 @@ def _rows(path: Path) -> list[_Item]:
 
 def _check_columns(path: Path, names: object) -> None:
     columns = list(names) if isinstance(names, list) else []
+    if len(columns) == 1 and (mark := next((mark for mark in (";", "\t") if mark in columns[0]), None)):
+        raise TacitError(f"{path} is separated by {mark!r}: use commas")
+    for name in columns:
+        near = _nearest(name, set(_COLUMNS) - set(columns))
+        if near and name not in _COLUMNS:
+            raise TacitError(f"{path} has a column {name!r} in line 1: rename it to {near}, or to something unlike it")
     for name in ("path", "label"):
         if name not in columns:
             raise TacitError(f"{path} has no column {name} in line 1: begin it with path,label")
-    for name in columns:
-        if name not in _COLUMNS:
-            raise TacitError(f"{path} has a column {name!r} in line 1: use only {', '.join(_COLUMNS)}")
 
 
 def _item(path: Path, row: dict[str | None, str | None], line: int) -> _Item:
     if None in row or None in row.values():
         raise _line(path, line, "has more or fewer fields than line 1: give it as many, with quotes around commas")
     text = {name: (value or "").strip() for name, value in row.items()}
+    if text["label"] == str(UNLABELED):
+        raise _line(path, line, f"has the label {UNLABELED}: leave it empty for unlabeled")
     if text.get("split", "train") not in ("train", "test"):
         raise _line(path, line, f"has the split '{text['split']}': write train or test")
     test, group = text.get("split") == "test", text.get("group", "")
@@ -146,15 +186,22 @@ def _line(path: Path, line: int, what: str) -> TacitError:
 
 
 def _source(path: Path, items: list[_Item], size: int | None, remedy: str) -> Source:
-    classes = tuple(sorted({item.label for item in items if item.label}))
+    classes = _ordered({item.label for item in items if item.label})
     if not classes:
         raise TacitError(f"{path} has no labeled image: put images into labeled/<class>/")
     number = {"": UNLABELED} | {name: index for index, name in enumerate(classes)}
     y = np.array([number[item.label] for item in items], dtype=np.int64)
     train, test = _parts(path, items, y, remedy)
-    x = images.load([item.path for item in items], images.open_file, size)
+    x, note = images.load([item.path for item in items], images.open_file, size)
     groups = _groups([items[row].group for row in train])
-    return image_source(str(path), (x[train], y[train]), (x[test], y[test]), classes, flip=False, groups=groups)
+    pairs = (x[train], y[train]), (x[test], y[test])
+    return image_source(str(path), *pairs, classes, flip=False, groups=groups, note=note)
+
+
+def _ordered(names: set[str]) -> tuple[str, ...]:
+    """By name, or as numbers where all are whole numbers."""
+    numbers = all(re.fullmatch(r"[+-]?[0-9]+", name) for name in names)
+    return tuple(sorted(names, key=lambda name: (int(name) if numbers else 0, name)))
 
 
 def _parts(path: Path, items: list[_Item], y: Labels, remedy: str) -> tuple[Labels, Labels]:

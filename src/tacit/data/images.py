@@ -4,6 +4,7 @@ import os
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TypeVar
 
@@ -15,6 +16,7 @@ from tacit.errors import TacitError
 
 KEPT = 128  # pixels: images that are all alike and no larger keep their size
 SIDE = 64  # pixels, otherwise
+DEPTHS = (8, 10, 12, 14, 16)  # bits of a grey value that cameras and scanners use
 THREADS = min(8, os.cpu_count() or 1)  # Pillow lets others run while it decodes
 _GREY = {"1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "I;16N"}
 _TURNED = 5  # the EXIF orientations from here on swap width and height
@@ -31,48 +33,77 @@ def open_file(name: str) -> IO[bytes]:
     return Path(name).open("rb")
 
 
-def load(names: Sequence[str], opener: Opener, size: int | None = None) -> Pixels:
-    """(n, c, h, w): grey if every image is, else RGB without alpha; upright as EXIF says.
+@dataclass(frozen=True)
+class _Seen:
+    """What one image file is like."""
+
+    size: Size
+    grey: bool
+    most: int  # the largest value of an image of 16 bits, else 0
+
+
+def load(names: Sequence[str], opener: Opener, size: int | None = None) -> tuple[Pixels, str]:
+    """(n, c, h, w): grey if every image is, else RGB without alpha; upright as EXIF says; and what was done to them.
 
     Images that are all alike and at most 128 pixels wide and high keep their size unless one is given; others are
-    cut to the middle square and scaled to `size`, or 64, pixels.
+    cut to the middle square and scaled to `size`, or 64, pixels. Grey values of 16 bits are scaled by the fewest bits
+    that hold the largest of all images, so that what was alike stays alike.
     """
     found = _each(lambda row: _survey(names[row], opener), names)
-    shapes = {shape for shape, _ in found}
-    alike = len(shapes) == 1 and max(next(iter(shapes))) <= KEPT
-    target = next(iter(shapes)) if alike and size is None else (size or SIDE, size or SIDE)
-    return stack(names, opener, target, grey=all(grey for _, grey in found))
+    sizes = {image.size for image in found}
+    alike = len(sizes) == 1 and max(next(iter(sizes))) <= KEPT
+    target = next(iter(sizes)) if alike and size is None else (size or SIDE, size or SIDE)
+    most = max(image.most for image in found)
+    bits = next((bits for bits in DEPTHS if most < 2**bits), DEPTHS[-1])
+    x = stack(names, opener, target, grey=all(image.grey for image in found), bits=bits)
+    return x, _note(sizes, target, bits if most else None)
 
 
-def stack(names: Sequence[str], opener: Opener, size: Size, *, grey: bool) -> Pixels:
-    """(n, c, h, w): the images cut and scaled to (width, height), in the order of their names."""
+def stack(names: Sequence[str], opener: Opener, size: Size, *, grey: bool, bits: int = DEPTHS[-1]) -> Pixels:
+    """(n, c, h, w): the images cut and scaled to (width, height), in the order of their names.
+
+    `bits` is how many of their 16 bits deep grey images use.
+    """
     out = np.empty((len(names), size[1], size[0], 1 if grey else 3), dtype=np.uint8)
 
     def put(row: int) -> bool:
         with opener(names[row]) as file, Image.open(file) as image:
-            out[row] = _pixels(image, size, grey=grey)
+            out[row] = _pixels(image, size, grey=grey, bits=bits)
         return True
 
     _each(put, names)
     return np.ascontiguousarray(out.transpose(0, 3, 1, 2))
 
 
-def _survey(name: str, opener: Opener) -> tuple[Size, bool]:
-    """Width and height, and whether it is grey, from the head of a file alone."""
+def _note(sizes: set[Size], target: Size, bits: int | None) -> str:
+    """What was done to the images, in sentences."""
+    depth = f"Grey values of 16 bits were scaled from {bits} bits." if bits else ""
+    if sizes == {target}:
+        return depth
+    ordered = sorted(sizes, key=lambda size: (size[0] * size[1], size))
+    small, large = (f"{wide}×{high}" for wide, high in (ordered[0], ordered[-1]))
+    cut = "cut and " if any(wide != high for wide, high in sizes) else ""
+    before = small if small == large else f"{small} … {large}"
+    return f"Images were {cut}resized from {before}; data.size changes that. {depth}".rstrip()
+
+
+def _survey(name: str, opener: Opener) -> _Seen:
+    """From the head of a file alone, but for images of 16 bits, whose values are read."""
     with opener(name) as file, Image.open(file) as image:
         turned = image.format in _WITH_EXIF and image.getexif().get(_ORIENTATION, 1) >= _TURNED
-        return (image.size[::-1] if turned else image.size), image.mode in _GREY
+        most = int(np.asarray(image).max()) if image.mode.startswith("I") else 0
+        return _Seen(image.size[::-1] if turned else image.size, image.mode in _GREY, most)
 
 
-def _pixels(image: Image.Image, size: Size, *, grey: bool) -> Pixels:
+def _pixels(image: Image.Image, size: Size, *, grey: bool, bits: int) -> Pixels:
     """(h, w, c) of one image."""
     upright = ImageOps.exif_transpose(image)
-    plain = _eight_bits(upright).convert("L" if grey else "RGB")
+    plain = _eight_bits(upright, bits).convert("L" if grey else "RGB")
     fitted = plain if plain.size == size else ImageOps.fit(plain, size)
     return np.asarray(fitted).reshape(size[1], size[0], -1)
 
 
-def _eight_bits(image: Image.Image) -> Image.Image:
+def _eight_bits(image: Image.Image, bits: int) -> Image.Image:
     """The image in a mode that Pillow turns into grey or RGB without loss of range."""
     if image.mode in ("P", "PA"):
         return image.convert("RGBA")
@@ -80,8 +111,9 @@ def _eight_bits(image: Image.Image) -> Image.Image:
         raise ValueError("pixels that are no whole numbers have no known range")
     if not image.mode.startswith("I"):
         return image
-    values = np.clip(np.asarray(image), 0, 65535)
-    return Image.fromarray(np.rint(values / 257).astype(np.uint8))
+    white = 2**bits - 1
+    values = np.clip(np.asarray(image), 0, white)
+    return Image.fromarray(np.rint(values * (255 / white)).astype(np.uint8))
 
 
 def _each(work: Callable[[int], T], names: Sequence[str]) -> list[T]:

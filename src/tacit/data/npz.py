@@ -11,6 +11,7 @@ from tacit.errors import TacitError
 from tacit.federation import UNLABELED
 
 MOST_CHANNELS = 4  # an axis this short holds colours; a longer one is a side of the image
+_WRAPPED = {255: "uint8", 65_535: "uint16", 4_294_967_295: "uint32"}  # what -1 becomes in types without a sign
 
 
 def from_file(path: Path) -> Source:
@@ -84,6 +85,8 @@ def _count_classes(path: Path, y: Labels) -> int:
     if not len(found):
         raise TacitError(f"y in {path} is -1 everywhere: give at least some samples of every class a label")
     if found[0] < 0 or found[-1] != len(found) - 1:
+        if kind := _WRAPPED.get(int(found[-1])):
+            raise TacitError(f"{found[-1]} in y of {path} looks like -1 stored as {kind}: save y as int64")
         raise TacitError(
             f"the {len(found)} classes in {path} are numbered {found[0]} to {found[-1]}: "
             f"number them 0 to {len(found) - 1}, with -1 for unlabeled"

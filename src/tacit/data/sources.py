@@ -70,5 +70,5 @@ def _own(name: str, size: int | None) -> Callable[[], Source]:
 
 def _fixed(name: str, loader: Callable[[], Source], size: int | None) -> Callable[[], Source]:
     if size is not None:
-        raise TacitError(f"images of {name} have a size of their own: leave the size out")
+        raise TacitError(f"images of {name} have a size of their own: leave data.size out")
     return loader
