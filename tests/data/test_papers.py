@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tacit.config import dumps, from_options, make
-from tacit.data.papers import SPLITS, completed
+from tacit.data.papers import SPLITS, completed, describe
 from tacit.data.partition import Indices, heterogeneity
 from tacit.data.scenario import Scenario, Split, counts, split
 from tacit.errors import TacitError
@@ -146,6 +146,13 @@ def test_fedsiam_labels_at_the_clients(name: str, each: int, rate: float) -> Non
         assert (classes[1] == 2).all() == (kind == "1")
 
 
+def test_a_label_fraction_is_rounded_at_each_client() -> None:
+    _, _, labeled, unlabeled = build("fedsiam-mnist-1")
+    sizes = (labeled + unlabeled).sum(axis=1)
+    assert labeled.sum(axis=1).tolist() == np.rint(0.1 * sizes).tolist()
+    assert labeled.sum() == 5992  # as docs/data.md says
+
+
 def test_fedsiam_3_at_a_tenth() -> None:
     _, _, labeled, _ = build("fedsiam-cifar10-3")
     assert sorted(labeled.sum(axis=1).tolist()) == [25] * 90 + [275] * 10
@@ -186,6 +193,13 @@ def test_moon_and_fedmix() -> None:
     _, _, labeled, _ = build("fedmix-cifar100")
     assert ((labeled > 0).sum(axis=1) == 20).all()
     assert labeled.shape == (100, 100)
+
+
+def test_every_split_is_described_by_words_of_its_own() -> None:
+    said = [describe(name) for name in SPLITS]
+    assert len(set(said)) == len(said)
+    assert describe("fedseal-fmnist").endswith("50 per class, 12,500 training, 200 validation, 3,000 test")
+    assert "3,500 validation, 3,500 test, 10 steps" in describe("fedmatch-streaming")
 
 
 def test_an_option_wins_over_the_split() -> None:

@@ -100,9 +100,13 @@ def completed(given: Settings) -> Settings:
 
 
 def describe(name: str) -> str:
-    """A named split in a few words: data, clients, partition, place and amount of labels."""
+    """A named split in a few words: data, clients, partition, place and amount of labels, and what is cut off."""
     of = SPLITS[name]
-    amounts = {"per_class": "{} per class", "n_labels": "{} in all", "label_fraction": "{:.0%}"}
+    amounts = {"per_class": "{} per class", "n_labels": "{:,} in all", "label_fraction": "{:.0%}"}
     amount = "".join(f", {form.format(of[key])}" for key, form in amounts.items() if key in of)
     where = {"client": "labels at clients", "server": "labels at server", "all": "all labels"}[of["labels"]]
-    return f"{of['name']}, {of['clients']} clients, {of['partition']}, {where}{amount}"
+    parts = {"samples": "training", "validation": "validation", "test": "test"}
+    sizes = "".join(f", {of[key]:,} {part}" for key, part in parts.items() if key in of)
+    steps = f", {of['steps']} steps" if "steps" in of else ""
+    pixels = ", pixels 0..1" if of.get("normalise") == "unit" else ""  # all that tells FedMatch's from FedSEAL's
+    return f"{of['name']}, {of['clients']} clients, {of['partition']}, {where}{amount}{sizes}{steps}{pixels}"
