@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from rich.console import Console
 
 from tacit import cli, look
@@ -87,23 +88,59 @@ def test_the_table_counts_what_a_run_would_hold() -> None:
 @pytest.mark.parametrize(
     "place, sentence",
     [
-        (DIRICHLET, "The server has 100 labels (10 per class), no samples for validation and 1,000 for testing."),
-        (DIRICHLET, "fashion-small: 6,000 images, 28×28 grey, 10 classes. The server"),
+        (DIRICHLET, "The server has 100 labels (10 per class). 10 clients"),
+        (
+            DIRICHLET,
+            "fashion-small: 7,000 images (6,000 for training, 1,000 for testing), 28×28 grey, 10 classes. The server",
+        ),
         (DIRICHLET, "samples each and no label."),
-        (PLACES[1], "The server has no labels, 100 samples for validation and 1,000 for testing."),
+        (PLACES[1], "7,000 images (5,900 for training, 100 for validation, 1,000 for testing), 28×28"),
+        (PLACES[1], "The server has no labels beside the samples for validation."),
         (PLACES[1], "10 clients (iid) hold 590 samples each, 50 of them labeled."),
         (PLACES[2], "Every client has a copy of the same 20 labeled samples."),
         (PLACES[3], "10 clients (iid) hold 600 samples each; 3 clients show labels, 600 each."),
         (PLACES[4], "3 clients (iid) hold 2,000 samples each, all of them labeled."),
-        ({**DIRICHLET, "data.test": 500}, "fashion-small: 7,000 images, 28×28 grey, 10 classes. The server has 100"),
-        ({**DIRICHLET, "data.test": 500}, "and 500 for testing."),
-        ({**DIRICHLET, "data.samples": 5000}, "10 classes. 1,000 of them are not used."),
+        ({**DIRICHLET, "data.test": 500}, "7,000 images (6,500 for training, 500 for testing), 28×28 grey"),
+        ({**DIRICHLET, "data.samples": 5000}, "(5,000 for training, 1,000 for testing, 1,000 not used)"),
+        (PLACES[2], "7,000 images (6,000 for training, 1,000 for testing)"),  # shared samples are counted once
+        (PLACES[5], "5 labels per class were asked for; a client shows all it has where it has fewer."),
+        ({"labels": "client", "per_class": 1, "partition": "classes:2"}, "1 label per class was asked for; a client"),
+        ({**DIRICHLET, "data.test": 9}, "There is no test sample of "),
         ({"labels": "server", "n_labels": 15}, "The server has 15 labels (1 to 2 per class)"),
         (DIRICHLET, "Unlabeled samples are counted by their true class, which no client sees."),
     ],
 )
 def test_sentences(place: dict[str, Any], sentence: str) -> None:
     assert sentence in joined(told(**place))
+
+
+def test_nothing_is_said_about_what_is_not_missing() -> None:
+    some = {"labels": "some", "data.some": 0.3, "per_class": 5, "data.shared": 20}
+    for place in (DIRICHLET, PLACES[1], PLACES[2], some):
+        said = joined(told(**place))
+        assert "asked for" not in said
+        assert "no test sample" not in said
+
+
+def test_classes_without_a_test_sample_are_named(tmp_path: Path) -> None:
+    y, x = np.arange(60) % 12, np.zeros((60, 6, 6), dtype=np.uint8)
+
+    def said(classes: int) -> str:
+        np.savez(tmp_path / "mine.npz", x=x, y=y, x_test=x[:classes], y_test=np.arange(classes))
+        return joined(told(data=str(tmp_path / "mine.npz"), clients=2, labels="all"))
+
+    assert "There is no test sample of 10, 11. The server" in said(10)
+    assert "There is no test sample of 1, 2, 3, 4, 5, 6, 7, 8 and 3 more. The server" in said(1)
+
+
+def test_what_a_reader_did_to_the_images_is_told(tmp_path: Path) -> None:
+    for number in range(12):
+        path = tmp_path / "pics" / "labeled" / "ab"[number % 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.zeros((9 + number, 8, 3), dtype=np.uint8)).save(path)
+    said = joined(told(data=str(tmp_path / "pics"), labels="all", clients=2, **{"data.size": 7}))
+    assert "pics: 12 images (10 for training, 2 for testing), 7×7 colour, 2 classes. Images were cut" in said
+    assert "resized from 8×9 … 8×20; data.size changes that. The server" in said
 
 
 def test_where_all_labels_are_shown_nothing_is_said_about_hidden_ones() -> None:
@@ -125,7 +162,7 @@ def test_unknown_classes_stay_unknown(tmp_path: Path) -> None:
     np.savez(tmp_path / "mine.npz", x=x, y=y)
     text = told(data=str(tmp_path / "mine.npz"), clients=3, labels="client", per_class=2)
     assert re.search(r"^ +client .* \? +total$", text, re.MULTILINE)
-    assert "mine.npz: 180 images" in text
+    assert "mine.npz: 200 images (180 for training, 20 for testing)" in text
     held = looked(data=str(tmp_path / "mine.npz"), clients=3, labels="client", per_class=2)
     scale = look.heat_map(held).axes[0].collections[0].get_clim()[1]
     assert scale == held.held.all[:, :-1].max() < held.held.all[:, -1].max()
@@ -138,9 +175,9 @@ def test_unknown_classes_stay_unknown(tmp_path: Path) -> None:
 def test_images_are_shown_as_they_are_stored(normalise: str) -> None:
     seen = looked(**DIRICHLET, **{"data.normalise": normalise})
     axes = look.sample_grid(seen).axes
-    names = [each.get_xlabel() for each in axes[-8:]]
-    assert len(axes) == 4 * 8
-    assert len(set(names)) == 8
+    names = [each.get_xlabel().replace("\n", " ") for each in axes[-10:]]
+    assert len(axes) == 4 * 10
+    assert len(set(names)) == 10
     for place, name in enumerate(names):
         image = np.asarray(axes[place].images[0].get_array())
         stored = seen.source.x[seen.source.y == seen.source.classes.index(name), 0].numpy()
@@ -151,7 +188,7 @@ def test_views_are_those_of_the_run() -> None:
     """The rows of the grid are the views a client would draw, with streams of their own."""
     seen = looked(**DIRICHLET)
     rows = [
-        [np.asarray(axes.images[0].get_array()) for axes in look.sample_grid(seen).axes[row * 8 :][:8]]
+        [np.asarray(axes.images[0].get_array()) for axes in look.sample_grid(seen).axes[row * 10 :][:10]]
         for row in range(4)
     ]
     plain, weak, first, second = (np.stack(row) for row in rows)
@@ -159,23 +196,67 @@ def test_views_are_those_of_the_run() -> None:
     assert not np.array_equal(first, second)
     still = looked(**DIRICHLET, **{"data.augment": "none", "data.shift": 0, "data.flip": False})
     images = np.stack([np.asarray(axes.images[0].get_array()) for axes in look.sample_grid(still).axes])
-    assert np.allclose(images.reshape(4, 8, 28, 28), plain, atol=1e-6)
+    assert np.allclose(images.reshape(4, 10, 28, 28), plain, atol=1e-6)
 
 
-def test_few_classes_are_shown_several_times(tmp_path: Path) -> None:
-    x = np.arange(30 * 36, dtype=np.int64).reshape(30, 6, 6).astype(np.uint8)
-    np.savez(tmp_path / "two.npz", x=x, y=np.arange(30) % 2)
-    axes = look.sample_grid(looked(data=str(tmp_path / "two.npz"), labels="all", clients=2)).axes
-    assert [each.get_xlabel() for each in axes[-8:]] == ["0"] * 4 + ["1"] * 4
+@pytest.mark.parametrize(
+    "classes, shown",
+    [
+        (2, "0 0 0 0 1 1 1 1"),
+        (5, "0 0 1 1 2 2 3 4"),
+        (7, "0 0 1 2 3 4 5 6"),
+        (9, "0 1 2 3 4 5 6 7 8"),
+        (19, "0 2 4 6 8 10 12 14 16 18"),
+    ],
+)
+def test_every_class_is_shown_once_before_any_is_shown_again(tmp_path: Path, classes: int, shown: str) -> None:
+    x = np.arange(190 * 36, dtype=np.int64).reshape(190, 6, 6).astype(np.uint8)
+    np.savez(tmp_path / "mine.npz", x=x, y=np.arange(190) % classes)
+    axes = look.sample_grid(looked(data=str(tmp_path / "mine.npz"), labels="all", clients=2)).axes
+    assert " ".join(each.get_xlabel() for each in axes[3 * len(axes) // 4 :]) == shown
 
 
 def test_the_map_has_a_panel_for_labels_only_where_some_are_hidden() -> None:
     def names(**place: Any) -> list[str]:
         return [axes.get_title(loc="left") for axes in look.heat_map(looked(**place)).axes]
 
-    assert names(**PLACES[1])[:2] == ["all samples", "labeled samples"]
+    assert names(**PLACES[5])[:2] == ["all samples", "labeled samples"]
+    assert names(**PLACES[1]) == ["", ""]  # the same number everywhere is said in the title
     assert names(**PLACES[4]) == ["", ""]  # the map and its scale
     assert names(**DIRICHLET) == ["", "", ""]  # and the server
+
+
+def test_labels_that_are_alike_everywhere_are_a_line_of_the_title() -> None:
+    def title(**place: Any) -> str:
+        return look.heat_map(looked(**place)).get_suptitle()
+
+    assert title(**PLACES[1]).endswith("\n5 labeled samples of every class at every client")
+    assert "\n" not in title(**PLACES[5])
+    assert "\n" not in title(**PLACES[4])
+
+
+def test_the_map_of_labels_has_no_row_for_unknown_classes(tmp_path: Path) -> None:
+    y = np.arange(200) // 2 % 4
+    y[::2] = -1
+    np.savez(tmp_path / "mine.npz", x=np.zeros((200, 6, 6), dtype=np.uint8), y=y)
+    seen = looked(data=str(tmp_path / "mine.npz"), clients=3, labels="client", label_fraction=0.4)
+    every, labeled = look.heat_map(seen).axes[:2]
+    assert [text.get_text() for text in every.get_yticklabels()] == ["0", "1", "2", "3", "?"]
+    assert [text.get_text() for text in labeled.get_yticklabels()] == ["0", "1", "2", "3"]
+    assert labeled.get_ylim() == (3.5, -0.5)
+
+
+def test_figures_of_an_earlier_look_are_replaced_and_nothing_else(tmp_path: Path) -> None:
+    for name in ("partition.svg", "samples.png", "samples.txt", "notes.md", "other.png"):
+        (tmp_path / name).write_text("old")
+    shown(tmp_path, "svg", **DIRICHLET)
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["notes.md", "other.png", "partition.svg", "samples.svg", "samples.txt"]
+    assert [name for name in names if (tmp_path / name).read_text(encoding="utf-8") == "old"] == [
+        "notes.md",
+        "other.png",
+        "samples.txt",
+    ]
 
 
 def test_the_same_seed_gives_the_same_files(tmp_path: Path) -> None:
@@ -195,7 +276,8 @@ def test_text_is_shown_as_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     source = text_source("plays", pair, pair, alphabet, np.arange(400) % 4)
     monkeypatch.setattr("tacit.data.sources.load", lambda name, size: source)
     text = shown(tmp_path, labels="all", clients=2)
-    assert "400 windows of 90 characters, 29 classes: what follows." in joined(text)
+    said = "800 windows of 90 characters (400 for training, 400 for testing), 29 classes: what follows."
+    assert said in joined(text)
     assert len(re.findall(r"^plain  ….* → '.+'$", text, re.MULTILINE)) == 3
     assert len(re.findall(r"^strong ….* → '.+'$", text, re.MULTILINE)) == 3
     assert max(map(len, text.splitlines())) <= 80
@@ -209,9 +291,8 @@ def test_an_unknown_format_is_refused_before_anything_is_loaded(
     with pytest.raises(TacitError, match="unknown format 'gif': choose one of pdf, png, svg"):
         shown(tmp_path / "out", "gif", **DIRICHLET)
     (tmp_path / "mine.txt").touch()
-    for folder in (tmp_path, tmp_path / "mine.txt"):
-        with pytest.raises(TacitError, match="is not an empty folder: choose another --out"):
-            shown(folder, **DIRICHLET)
+    with pytest.raises(TacitError, match="mine.txt is not a folder: choose another --out"):
+        shown(tmp_path / "mine.txt", **DIRICHLET)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
@@ -272,7 +353,7 @@ def test_config_options_and_settings_count_as_for_a_run(
     [
         ((*LABELS, "--format", "gif"), "unknown format 'gif': choose one of pdf, png, svg"),
         (("--labels", "server"), "labels at the server need a number"),
-        ((*LABELS, "--out", "."), ". is not an empty folder: choose another --out"),
+        ((*LABELS, "--out", "there"), "there is not a folder: choose another --out"),
         ((*LABELS, "--rounds", "3"), "No such option"),
     ],
 )

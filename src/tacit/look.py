@@ -1,6 +1,7 @@
 """Look before you train: who holds which classes and labels, as a table and as figures."""
 
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,13 +20,16 @@ from tacit.prepare import build_data
 from tacit.random import Streams
 from tacit.report import federation, plots
 from tacit.report.federation import Images
-from tacit.report.holdings import Holdings, table
+from tacit.report.holdings import Holdings, table, visible
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FORMATS = tuple(plots.UNDATED)
-COLUMNS = 8  # samples in the grid
+COLUMNS = 10  # samples in the grid at most, each of another class
+FEWEST = 8  # of fewer classes, some are shown again
+FIGURES = ("partition", "samples")
+NAMED = 8  # classes in a sentence
 WINDOWS = 3  # of text
 
 
@@ -60,12 +64,18 @@ class Look:
         """(classes,) labels of the server."""
         return np.bincount(self.source.y.numpy()[self.split.server], minlength=len(self.source.classes))
 
+    @property
+    def tests(self) -> Indices:
+        """The classes of the test samples."""
+        drawn: Indices = self.source.y.numpy()[self.split.test]
+        return drawn if len(drawn) else self.source.y_test.numpy()
+
 
 def show(config: Config, folder: Path, form: str, console: Console) -> None:
-    """Print what the server and the clients have, and draw it into a folder that is new or empty."""
+    """Print what the server and the clients have, and draw it into a folder, over earlier figures of this kind."""
     if form not in FORMATS:
         raise unknown("format", form, FORMATS)
-    _refuse_full(folder)
+    _refuse_file(folder)
     look = Look.at(config)
     written = write(look, folder, form)
     tell(look, console)
@@ -87,14 +97,18 @@ def tell(look: Look, console: Console) -> None:
 
 
 def write(look: Look, folder: Path, form: str) -> list[Path]:
-    """Draw the heat map and, of images, the samples; says which files were written."""
-    figures = {"partition": heat_map(look)}
-    if not look.source.text:
-        figures["samples"] = sample_grid(look)
-    paths = {name: folder / f"{name}.{form}" for name in figures}
-    for name, figure in figures.items():
-        plots.save(figure, paths[name])
-    return list(paths.values())
+    """Draw the heat map and, of images, the samples; says which files were written.
+
+    Figures of an earlier look do not stay beside those of this one, where they would seem to belong together.
+    """
+    draw = dict(zip(FIGURES, (heat_map, sample_grid), strict=True))
+    figures = {folder / f"{name}.{form}": draw[name](look) for name in FIGURES[: 1 if look.source.text else None]}
+    for path, figure in figures.items():
+        plots.save(figure, path)
+    for name, other in product(FIGURES, FORMATS):
+        if (old := folder / f"{name}.{other}") not in figures and old.is_file():
+            old.unlink()
+    return list(figures)
 
 
 # --- what is said -----------------------------------------------------------------------------------------------------
@@ -102,7 +116,15 @@ def write(look: Look, folder: Path, form: str) -> list[Path]:
 
 def about(look: Look) -> list[str]:
     """The data set, the server and the clients, a sentence each."""
-    sentences = (_data(look), _server(look), _clients(look), _shared(look), _stream(look))
+    sentences = (
+        f"{_data(look)} {look.source.note}".rstrip(),
+        _untested(look),
+        _server(look),
+        _clients(look),
+        _fewer(look),
+        _shared(look),
+        _stream(look),
+    )
     return [sentence for sentence in sentences if sentence]
 
 
@@ -133,26 +155,44 @@ def windows(look: Look, width: int) -> list[str]:
 
 
 def _data(look: Look) -> str:
-    source, split, names = look.source, look.split, len(look.source.classes)
-    used = len(np.unique(np.concatenate([*split.clients, split.server, split.validation, split.test])))
-    unused = f" {len(source.y) - used:,} of them are not used." if used < len(source.y) else ""
+    source, names = look.source, len(look.source.classes)
+    total, parts = len(source.y) + len(source.y_test), _parts(look)
     if source.text:
         length = source.x.shape[1]
-        return f"{look.name}: {len(source.y):,} windows of {length} characters, {names} classes: what follows.{unused}"
+        return f"{look.name}: {total:,} windows of {length} characters ({parts}), {names} classes: what follows."
     channels, high, wide = source.x.shape[1:]
-    color = {1: "grey", 3: "RGB"}.get(channels, f"{channels} channels")
-    return f"{look.name}: {len(source.y):,} images, {high}×{wide} {color}, {names} classes.{unused}"
+    color = {1: "grey", 3: "colour"}.get(channels, f"{channels} channels")
+    return f"{look.name}: {total:,} images ({parts}), {wide}×{high} {color}, {_number(names, 'class', 'es')}."
+
+
+def _parts(look: Look) -> str:
+    """What the samples are for, each counted once."""
+    split, training = look.split, np.unique(np.concatenate([*look.split.clients, look.split.server]))
+    unused = len(look.source.y) - len(training) - len(split.validation) - len(split.test)
+    counts = {
+        "for training": len(training),
+        "for validation": len(split.validation),
+        "for testing": len(look.tests),
+        "not used": unused,
+    }
+    return ", ".join(f"{count:,} {use}" for use, count in counts.items() if count)
+
+
+def _untested(look: Look) -> str:
+    """The classes that no test sample has."""
+    seen = np.bincount(look.tests, minlength=len(look.source.classes))
+    names = [visible(look.source.classes[label]) for label in np.flatnonzero(seen == 0)]
+    if not names or not seen.any():
+        return ""
+    more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
+    return f"There is no test sample of {', '.join(names[:NAMED])}{more}."
 
 
 def _server(look: Look) -> str:
-    tests = len(look.split.test) or len(look.source.y_test)
     labels = _number(len(look.split.server), "label")
-    if look.server.any():
-        labels += f" ({_range(look.server)} per class)"
-    return (
-        f"The server has {labels}, {_number(len(look.split.validation), 'sample')} for validation "
-        f"and {tests:,} for testing."
-    )
+    each = f" ({_range(look.server)} per class)" if look.server.any() else ""
+    validation = " beside the samples for validation" if len(look.split.validation) else ""
+    return f"The server has {labels}{each}{validation}."
 
 
 def _clients(look: Look) -> str:
@@ -166,6 +206,19 @@ def _clients(look: Look) -> str:
     if labels.all():
         return f"{sizes}, {_range(labels)} of them labeled."
     return f"{sizes}; {(labels > 0).sum():,} clients show labels, {_range(labels[labels > 0])} each."
+
+
+def _fewer(look: Look) -> str:
+    """Where a client has fewer samples of a class than labels were asked for."""
+    data, y = look.config.data, look.source.y.numpy()
+    if data.labels not in ("client", "some") or data.per_class is None:
+        return ""
+    own = look.held.labeled[:, :-1] - np.bincount(y[look.split.shared], minlength=len(look.source.classes))
+    holders = own if data.labels == "client" else own[own.any(axis=1)]
+    if (holders >= data.per_class).all():
+        return ""
+    asked = f"{_number(data.per_class, 'label')} per class {'was' if data.per_class == 1 else 'were'} asked for"
+    return f"{asked}; a client shows all it has where it has fewer."
 
 
 def _shared(look: Look) -> str:
@@ -187,8 +240,8 @@ def _stream(look: Look) -> str:
     )
 
 
-def _number(count: int, name: str) -> str:
-    return f"no {name}s" if count == 0 else f"{count:,} {name}{'s' * (count != 1)}"
+def _number(count: int, name: str, many: str = "s") -> str:
+    return f"no {name}{many}" if count == 0 else f"{count:,} {name}{many * (count != 1)}"
 
 
 def _range(counts: Indices) -> str:
@@ -200,15 +253,17 @@ def _range(counts: Indices) -> str:
 
 
 def heat_map(look: Look) -> "Figure":
-    """The samples of each client and class; where some of them show labels, these once more."""
+    """The samples of each client and class; where some of them show labels, these once more, unless all are alike."""
     held = look.held
-    width = len(held.names)
-    panels = {"all samples": held.all[:, :width]}
-    if held.mixed:
-        panels["labeled samples"] = held.labeled[:, :width]
+    width, labeled = len(held.names), held.labeled[:, :-1]
+    panels, alike = {"all samples": held.all[:, :width]}, ""
+    if held.mixed and (labeled == labeled[0, 0]).all():
+        alike = f"\n{_number(int(labeled[0, 0]), 'labeled sample')} of every class at every client"
+    elif held.mixed:
+        panels["labeled samples"] = labeled
     server = np.pad(look.server, (0, width - len(look.server))) if look.server.any() else None
     data = look.config.data
-    title = f"{look.name}, {data.partition}, {data.clients:,} clients, R = {look.heterogeneity:.2f}"
+    title = f"{look.name}, {data.partition}, {data.clients:,} clients, R = {look.heterogeneity:.2f}{alike}"
     return federation.heat_map(panels, held.names, server, title, unknown=held.unknown)
 
 
@@ -229,22 +284,25 @@ def sample_grid(look: Look) -> "Figure":
 
 
 def _chosen(look: Look) -> Tensor:
-    """Positions of random samples: of different classes if there are enough, else of each the same number."""
+    """Positions of random samples: one of each class, or of some where there are many; of few classes more."""
     y = look.source.y.numpy()
     classes = np.unique(y[y >= 0])
     if len(classes) > COLUMNS:
         classes = classes[np.linspace(0, len(classes) - 1, COLUMNS).round().astype(int)]
     mixed = Streams(look.config.seed).numpy_at("look").permutation(len(y))
-    of_class = [mixed[y[mixed] == each][: -(-COLUMNS // len(classes))] for each in classes]
-    return torch.from_numpy(np.concatenate(of_class)[:COLUMNS])
+    of_class = [mixed[y[mixed] == each][:FEWEST] for each in classes]
+    place = np.repeat(np.arange(len(classes)), [len(part) for part in of_class])
+    turn = np.concatenate([np.arange(len(part)) for part in of_class])
+    first = np.argsort(turn, kind="stable")[: max(FEWEST, len(classes))]  # one of each, then a second of each, …
+    return torch.from_numpy(np.concatenate(of_class)[first[np.argsort(place[first], kind="stable")]])
 
 
-def _refuse_full(folder: Path) -> None:
-    """Before anything is loaded: what is there is not written over."""
+def _refuse_file(folder: Path) -> None:
+    """Before anything is loaded: figures need a folder."""
     try:
-        full = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
+        taken = folder.exists() and not folder.is_dir()
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise TacitError(f"can not write to {folder}: {reason}; choose another --out") from error
-    if full:
-        raise TacitError(f"{folder} is not an empty folder: choose another --out")
+    if taken:
+        raise TacitError(f"{folder} is not a folder: choose another --out")

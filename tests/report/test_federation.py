@@ -133,6 +133,21 @@ def test_nothing_at_all_is_drawn_too() -> None:
     assert written(axes) == [0, 0, 0]
 
 
+@pytest.mark.parametrize("classes", [3, 30])  # maps above and beside each other
+def test_a_map_may_leave_out_the_row_of_unknown_classes(classes: int) -> None:
+    counts = some_counts(4, classes + 1)
+    rows = [*map(str, range(classes)), "?"]
+    picture = heat_map({"all": counts, "labeled": counts[:, :-1]}, rows, counts[0], unknown=True)
+    picture.draw_without_rendering()
+    first, server, second, its_server = maps(picture)
+    assert values(first) == counts.T.tolist()
+    assert values(second) == counts[:, :-1].T.tolist()
+    assert values(server) == [[number] for number in counts[0].tolist()]
+    assert values(its_server) == values(server)[:-1]
+    heights = [axes.get_position().height / abs(np.diff(axes.get_ylim())[0]) for axes in (first, second)]
+    assert heights[0] == pytest.approx(heights[1], rel=0.02)  # a row is as high in both
+
+
 def test_the_grid_shows_the_images_it_was_given() -> None:
     plain, strong = images(), 1 - images()
     picture = sample_grid([("plain", plain), ("strong", strong)], ["a", "b", "c", "ankle boot"])

@@ -133,6 +133,14 @@ def test_a_label_is_drawn_as_it_is(tmp_path: Path) -> None:
     assert r">_$\frac$ &lt;b&gt;</text>" in svg
 
 
+def test_a_script_the_font_lacks_warns_nobody(tmp_path: Path) -> None:
+    picture = plots.figure([a_run(tmp_path / "run", [0.2, 0.4], "猫")])
+    with pytest.warns(UserWarning, match="Glyph"):
+        picture.savefig(tmp_path / "plain.png")
+    plots.save(picture, tmp_path / "a.png")  # a warning would be an error here
+    assert "猫" in plots.inline_svg(picture)
+
+
 def test_importing_the_reports_loads_nothing_slow() -> None:
     code = "import sys, tacit.report.page; print({'torch', 'numpy', 'matplotlib', 'plotext'} & sys.modules.keys())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

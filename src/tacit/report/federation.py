@@ -70,6 +70,13 @@ class Panel:
     rows: Sequence[str]
     unknown: bool  # the last row counts samples of no known class; it does not set the scale
 
+    @classmethod
+    def of(cls, counts: Counts, server: Counts | None, rows: Sequence[str], unknown: bool) -> "Panel":
+        """The panel of a table, which may leave out the row of no known class."""
+        high = counts.shape[1]
+        column = None if server is None else server[:high]
+        return cls(counts, column, rows[:high], unknown and high == len(rows))
+
     @property
     def parts(self) -> list[Counts]:
         """(rows, columns) of each map, from left to right."""
@@ -92,24 +99,30 @@ def heat_map(
     """Clients from left to right, classes from top to bottom, as in MOON's Figure 5; darker is more samples.
 
     Each (clients, rows) table has its own map and scale. The labels of the server, (rows,), are one more column.
+    With `unknown`, the last row counts samples of no known class; a table of one row less leaves it out.
     """
     import matplotlib
     from matplotlib.figure import Figure
 
-    panels = [Panel(table, server, rows, unknown) for table in counts.values()]
+    panels = [Panel.of(table, server, rows, unknown) for table in counts.values()]
     clients = len(panels[0].counts)
     down = 1 if len(rows) > FEW else len(panels)  # high maps stand beside each other
     across = len(panels) // down
     cell = Cell.fitting(clients, len(rows), 4.8 if across == 1 else 4.4 / across)
     ratios = [clients * cell.width] + [max(cell.width, 0.35)] * (server is not None)
-    size = (max(4.2, across * (sum(ratios) + 0.7) + 1.3), 0.6 + down * (cell.height * len(rows) + 0.7))
+    heights = [len(panel.rows) for panel in panels[:: len(panels) // down]]
+    high = 0.6 + 0.16 * title.count("\n") + cell.height * sum(heights) + 0.7 * down
+    size = (max(4.2, across * (sum(ratios) + 0.7) + 1.3), high)
     with matplotlib.rc_context(LOOK):
         picture = Figure(figsize=size, layout="constrained", facecolor="white")
         picture.suptitle(title, fontsize=10).set_parse_math(False)
-        grid = picture.subplots(down, across * len(ratios), squeeze=False, width_ratios=ratios * across)
+        shares = {"width_ratios": ratios * across, "height_ratios": heights}
+        grid = picture.subplots(down, across * len(ratios), squeeze=False, gridspec_kw=shares)
         for place, (name, panel) in enumerate(zip(counts, panels, strict=True)):
             axes = grid.reshape(-1, len(ratios))[place].tolist()
             _panel(picture, axes, panel, cell)
+            for each in axes:
+                each.set_ylim(heights[place // across] - 0.5, -0.5)  # rows of maps beside each other are in line
             _ticks(axes, panel, cell, first=place % across == 0, last=place >= len(panels) - across)
             axes[0].set_title(name if len(panels) > 1 else "", loc="left", fontsize=9)
     return picture
@@ -161,14 +174,14 @@ def _panel(picture: "Figure", row: list["Axes"], panel: Panel, cell: Cell) -> No
 
 
 def _map(axes: "Axes", values: Counts, most: int, *, lines: bool) -> "QuadMesh":
-    """(classes, clients) as coloured cells, the first class on top."""
+    """(classes, clients) as coloured cells."""
     from matplotlib import colormaps
     from matplotlib.colors import ListedColormap
 
     high, wide = values.shape
     name, start = BLUES
     colors = ListedColormap(colormaps[name](np.linspace(start, 1, 256))).with_extremes(under="white")
-    mesh = axes.pcolormesh(
+    return axes.pcolormesh(
         np.arange(wide + 1) - 0.5,
         np.arange(high + 1) - 0.5,
         values,
@@ -179,8 +192,6 @@ def _map(axes: "Axes", values: Counts, most: int, *, lines: bool) -> "QuadMesh":
         edgecolors=LINE if lines else "none",
         linewidth=0.5,
     )
-    axes.invert_yaxis()
-    return mesh
 
 
 def _numbers(axes: "Axes", values: Counts, most: int, font: float) -> None:

@@ -55,7 +55,7 @@ class Holdings:
     @property
     def names(self) -> list[str]:
         """A heading for each column that counts something."""
-        return [*map(_visible, self.classes), *[UNKNOWN] * self.unknown]
+        return [*map(visible, self.classes), *[UNKNOWN] * self.unknown]
 
     @property
     def shown(self) -> list[int | None]:
@@ -163,7 +163,7 @@ def _largest(known: Counts, classes: Sequence[str]) -> str:
     if not known.any():
         return ""
     first = int(known.argmax())
-    return f"{_start(_visible(classes[first]), 20)} {known[first] / known.sum():.0%}"
+    return f"{_start(visible(classes[first]), 20)} {known[first] / known.sum():.0%}"
 
 
 def _meaning(holdings: Holdings, *, pairs: bool) -> str:
@@ -196,7 +196,7 @@ def _words(numbers: NDArray[np.generic]) -> list[str]:
     return [f"{number:.10g}" for number in numbers.tolist()]
 
 
-def _visible(name: str) -> str:
+def visible(name: str) -> str:
     """A class may be a space or the end of a line."""
     return name if name.strip() and name.isprintable() else repr(name)
 

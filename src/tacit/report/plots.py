@@ -5,7 +5,9 @@ Both drawing packages are slow to import, so each is imported where it draws.
 
 import io
 import math
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -136,8 +138,16 @@ def save(figure: "Figure", path: Path) -> None:
     form = path.suffix.lower().removeprefix(".")
     if form not in UNDATED:
         raise TacitError(f"can not draw {path.name}: use a name that ends in .png, .svg or .pdf")
-    with replacing(path) as partial, matplotlib.rc_context(SVG):
+    with replacing(path) as partial, matplotlib.rc_context(SVG), _any_script():
         figure.savefig(partial, format=form, dpi=200, metadata=UNDATED[form])
+
+
+@contextmanager
+def _any_script() -> Iterator[None]:
+    """Names in a script that the font lacks are drawn as boxes; a warning for each sign would help nobody."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"Glyph \d+ .*missing from", UserWarning)
+        yield
 
 
 def inline_svg(figure: "Figure") -> str:
@@ -145,7 +155,7 @@ def inline_svg(figure: "Figure") -> str:
     import matplotlib
 
     buffer = io.StringIO()
-    with matplotlib.rc_context(SVG):
+    with matplotlib.rc_context(SVG), _any_script():
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         figure.savefig(buffer, format="svg", transparent=True, metadata=nothing)
     text = buffer.getvalue()
