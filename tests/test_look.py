@@ -143,6 +143,19 @@ def test_what_a_reader_did_to_the_images_is_told(tmp_path: Path) -> None:
     assert "resized from 8×9 … 8×20; data.size changes that. The server" in said
 
 
+def test_a_manifest_with_groups_goes_all_the_way(tmp_path: Path) -> None:
+    """Few test samples drawn from its own, and classes by their names."""
+    rows = ["path,label,split,group"]
+    for number in range(80):
+        Image.fromarray(np.full((6, 6), number, dtype=np.uint8)).save(tmp_path / f"{number}.png")
+        rows.append(f"{number}.png,{('cat', 'dog')[number % 2]},{'test' if number >= 60 else 'train'},{number % 4}")
+    (tmp_path / "list.csv").write_text("\n".join(rows))
+    options = {"data": str(tmp_path / "list.csv"), "clients": 4, "partition": "by-writer", "data.test": 8}
+    assert "list.csv: 68 images (60 for training, 8 for testing)" in joined(told(**options, labels="all"))
+    with pytest.raises(TacitError, match="31 labels per class are asked for and class cat has 30 samples"):
+        looked(**options, labels="server", per_class=31)
+
+
 def test_where_all_labels_are_shown_nothing_is_said_about_hidden_ones() -> None:
     assert "true class" not in joined(told(**PLACES[4]))
 
@@ -373,3 +386,11 @@ def test_mistakes_are_one_sentence_and_exit_code_2(
     assert sentence in err
     assert len(err.splitlines()) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
+
+
+@pytest.mark.parametrize("command", ["run", "data"])
+def test_the_help_says_where_the_partitions_are_listed(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert tacit(monkeypatch, command, "--help") == 0
+    assert "How samples are dealt, of `tacit ls partitions`." in joined(capsys.readouterr().out.replace("│", " "))
