@@ -31,11 +31,7 @@ COMMON: dict[str, Any] = {
 }
 ROWS: dict[str, dict[str, Any]] = {
     "labels only": {"method": "server-only"},
-    "fedavg+fixmatch": {
-        "method": "fedavg+fixmatch",
-        "objective.threshold": 0.8,
-        "objective.labeler": "global",
-    },
+    "fedavg+fixmatch": {"method": "fedavg+fixmatch", "objective.labeler": "global"},
     "all labels": {"method": "fedavg+supervised", "labels": "all", "per_class": None},
 }
 NEXT = (

@@ -1,12 +1,10 @@
 """RandAugment: every operation against Pillow's on real images, then what is drawn, in which order, and how often."""
 
-import os
 import pickle
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +19,7 @@ from tacit.data.augment import FIXMATCH, VARIANTS
 from tacit.data.randaugment import KINDS, Pixels, RandAugment, Range
 from tacit.data.sources import load
 from tacit.errors import TacitError
+from tests.data.real import cifar10_folder
 
 FILL = (120, 60, 200)
 BARE = RandAugment({}, count=0, cutout=(0, 0))
@@ -48,9 +47,7 @@ def colour() -> Pixels:
 
 def cifar() -> Pixels:
     """(40, 3, 32, 32): the first images of CIFAR-10, where that is."""
-    path = Path(os.environ.get("TACIT_DATA", "")) / "cifar-10-batches-bin" / "data_batch_1.bin"
-    if not path.is_file():
-        pytest.skip("TACIT_DATA names no folder with CIFAR-10")
+    path = cifar10_folder() / "cifar-10-batches-bin" / "data_batch_1.bin"
     pixels: Pixels = np.fromfile(path, np.uint8, 40 * 3073).reshape(40, 3073)[:, 1:].reshape(40, 3, 32, 32)
     return pixels
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tacit.catalog import sentence
 from tacit.data.sources import SOURCES, find, is_path, load
 from tacit.errors import TacitError
-from tests.data.real import folder_with
+from tests.data.real import cifar10, folder_with
 
 Arrays = dict[str, NDArray[np.generic]]
 
@@ -172,7 +172,7 @@ def test_the_real_shakespeare(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.data
 def test_the_real_cifar10(monkeypatch: pytest.MonkeyPatch) -> None:
-    folder_with("cifar-10-batches-bin", monkeypatch)
+    cifar10(monkeypatch)
     source = load("cifar10")
     assert source.x.shape == (50_000, 3, 32, 32)
     assert torch.bincount(source.y).tolist() == [5000] * 10
