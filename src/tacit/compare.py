@@ -13,7 +13,6 @@ from tacit.errors import TacitError
 from tacit.experiment import Experiment
 from tacit.report.read import Run, load
 
-
 # Rows that are no method: what a comparison of semi-supervised methods has to be seen against.
 BOUNDS = ("labels-only", "all-labels", "all-labels-strong")
 
