@@ -227,3 +227,28 @@ def test_alignment_by_hand() -> None:
     # (0.5/0.8, 0.5/0.2) = (0.625, 2.5), normalised.
     aligned = uniformly_aligned(torch.tensor([[0.5, 0.5]]), torch.tensor([0.8, 0.2]))
     assert aligned.tolist()[0] == pytest.approx([0.2, 0.8])
+
+
+def test_a_class_nobody_named_gets_no_gradient_from_fairness() -> None:
+    logits = torch.tensor([[2.0, 0.5, 0.0], [0.4, 1.5, 0.0]], requires_grad=True)  # nobody names the third class
+    even = torch.full((3,), 1 / 3)
+    loss = fairness(even, even, logits.softmax(dim=1), torch.tensor([True, True]))
+    mean = logits.detach().softmax(dim=1).mean(dim=0)
+    share = mean[:2] / mean[:2].sum()  # p̄/h̄ with h̄ = ½ for both, and 0 for the third
+    assert loss.item() == pytest.approx(float(share.log().sum() / 3 + log(1e-12) / 3), rel=1e-4)
+    loss.backward()
+    assert logits.grad is not None
+    assert logits.grad[:, 2].abs().max() < 0.01
+
+
+def test_the_truncated_gaussian_without_variance() -> None:
+    found = truncated_gaussian(torch.tensor([0.9, 0.5]), torch.tensor(0.9), torch.tensor(0.0))
+    assert found.tolist() == [1.0, 0.0]
+
+
+def test_alignment_with_a_class_never_predicted() -> None:
+    assert uniformly_aligned(torch.tensor([[1.0, 0.0]]), torch.tensor([1.0, 0.0])).tolist() == [[1.0, 0.0]]
+
+
+def test_an_infinite_loss_that_does_not_count() -> None:
+    assert weighted_mean(torch.tensor([1.0, float("inf")]), torch.tensor([1.0, 0.0])).item() == 0.5

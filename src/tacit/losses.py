@@ -34,7 +34,7 @@ def masked_cross_entropy(logits: Tensor, labels: Tensor, kept: Tensor, over: Den
 def weighted_mean(losses: Tensor, weights: Tensor, over: Denominator = "batch") -> Tensor:
     """(n,), (n,) -> scalar: the weighted sum, divided by the batch or by the samples with a weight."""
     count = (weights > 0).sum().clamp(min=1) if over == "kept" else len(losses)
-    return (losses * weights).sum() / count
+    return torch.where(weights > 0, losses * weights, 0.0).sum() / count  # an infinite loss that does not count is 0
 
 
 def sharpen(probabilities: Tensor, temperature: float) -> Tensor:
@@ -116,7 +116,7 @@ def flexible_thresholds(selected: Tensor, classes: int, threshold: float) -> Ten
 
 
 def fairness(p_model: Tensor, h_model: Tensor, strong: Tensor, kept: Tensor) -> Tensor:
-    """(c,), (c,), strong-view probabilities (n, c), kept (n,) -> scalar: FreeMatch's L_f (Eq. 12 and 13).
+    """(c,), (c,), strong-view probabilities (n, c), kept (n,) -> scalar: the fairness loss L_f of FreeMatch.
 
     -H[SumNorm(p̃/h̃), SumNorm(p̄/h̄)] with p̄ and h̄ the mean probability and the histogram of the kept samples.
     """
@@ -132,18 +132,18 @@ def fairness(p_model: Tensor, h_model: Tensor, strong: Tensor, kept: Tensor) -> 
 def truncated_gaussian(confidence: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
     """(n,) -> (n,): 1 from μ on, exp(-(p - μ)²/2σ²) below it (SoftMatch, Eq. 5)."""
     below = (confidence - mean).clamp(max=0)
-    return (-below.square() / (2 * variance)).exp()
+    return (-below.square() / (2 * variance.clamp(min=1e-12))).exp()
 
 
 def uniformly_aligned(probabilities: Tensor, p_model: Tensor) -> Tensor:
     """(n, c), (c,) -> (n, c): predictions over their usual mean, normalised (SoftMatch, Eq. 9)."""
-    scaled = probabilities / p_model
+    scaled = probabilities / p_model.clamp(min=1e-6)
     return scaled / scaled.sum(dim=1, keepdim=True)
 
 
 def _ratio(p: Tensor, histogram: Tensor) -> Tensor:
-    """p/h, and p itself where nothing was counted."""
-    return torch.where(histogram > 0, p / histogram.clamp(min=1e-12), p)
+    """p/h, and 0 where nothing was counted: a class that no sample is named by neither gains nor loses."""
+    return torch.where(histogram > 0, p / histogram.clamp(min=1e-12), 0.0)
 
 
 def _share(values: Tensor) -> Tensor:

@@ -64,6 +64,10 @@ def _refuse_unmet_needs(config: Config, job: Job) -> None:
         raise TacitError(f"{name} needs a network with features and {config.net.name} has none: use --net lenet")
     if needs.fresh_momentum and config.train.optimizer == "keep":
         raise TacitError(f"{name} can not work with momentum kept between rounds: use train.optimizer = 'reset'")
+    if getattr(getattr(job.method, "objective", None), "images_only", False) and federation.test.x.dim() != 4:
+        raise TacitError(
+            f"{name} is for images and {config.data.name} is text: use another objective, such as fixmatch"
+        )
     if needs.steady_data and federation.arrivals is not None:
         raise TacitError(f"{name} remembers the labels of samples and these come and go: use data.steps = 1")
     keeps = "keep" in (config.train.buffers, config.server_train.buffers)

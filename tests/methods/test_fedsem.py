@@ -79,9 +79,18 @@ def test_a_client_whose_upload_is_lost_is_told_again() -> None:
 def test_labels_at_the_server_teach_the_clients() -> None:
     data = federation([hide(points(k, 20)) for k in range(2)], server=points(9, 12), test=points(8, 9))
     moments = list(rounds(job(FedSem(first=0.5), data, linear(), train=TRAIN, rounds=4)))
-    assert not moments[0].record.bytes_up or moments[0].state.told == ()  # clients without labels only listen
+    assert [moment.record.bytes_up for moment in moments[:2]] == [0, 0]  # clients without labels only listen
     assert moments[-1].state.told == (0, 1)
     assert moments[-1].record.metrics["pseudo_kept"]["mean"] == 1
+
+
+def test_remembered_labels_stay_with_the_samples() -> None:
+    """A memory wakes up on the device that computes; `meta` stands for one that is not the CPU."""
+    task = given(0.5)
+    w = task.method.start(task.server(0, {})).common.w
+    away = FedSemMemory(torch.zeros(20, dtype=torch.int64, device="meta"), None)
+    with pytest.raises(NotImplementedError, match="meta"):  # it is moved; that meta can not give numbers ends the test
+        visit(task, 0, FedSemDown(w, None), away)
 
 
 def test_a_memory_from_phase_one_does_not_stand_for_labels() -> None:

@@ -9,6 +9,7 @@ import torch
 from tacit.learn import Kept, fit
 from tacit.method import Training
 from tacit.objectives import FixMatch, FlexMatch, FreeMatch, SoftMatch
+from tacit.objectives.adaptive import _fingerprint
 from tests.objectives.bench import EYE, Scaled, client, start, whole
 from tests.toys import hide, linear, points, same, samples
 
@@ -34,14 +35,15 @@ def test_flexmatch_by_hand() -> None:
 
 
 def test_flexmatch_with_all_classes_learnt_is_fixmatch() -> None:
-    kept = {"selected": torch.tensor([0, 1, -1]), "samples": torch.arange(3)}
+    kept = {"selected": torch.tensor([0, 1, -1]), "samples": torch.tensor(_fingerprint(UNLABELED.x))}
     visit, batch = at_work(FlexMatch(threshold=0.85), kept)  # β = 1 and 1: the threshold is τ for both
     plain, _ = at_work(FixMatch(threshold=0.85))
     assert visit.cost(EYE, batch).total.item() == plain.cost(EYE, batch).total.item()
 
 
 def test_flexmatch_forgets_when_the_samples_are_others() -> None:
-    kept = {"selected": torch.tensor([0, 1]), "samples": torch.tensor([4, 5])}
+    """With data that streams in, other samples stand at the same positions."""
+    kept = {"selected": torch.tensor([0, 1, -1]), "samples": torch.tensor(_fingerprint(UNLABELED.x + 1))}
     visit, batch = at_work(FlexMatch(threshold=0.85), kept)
     assert visit.cost(EYE, batch).guesses.kept.tolist() == [True, True, True]
 
@@ -87,7 +89,8 @@ def test_softmatch_aligns_with_the_usual_prediction() -> None:
     assert visit.cost(EYE, batch).guesses.label.tolist() == [0, 1, 0]  # labels stay as they are
 
 
-SURE = {"selected": torch.zeros(15, dtype=torch.int64), "samples": torch.arange(5, 20)}  # of class 0, throughout
+SEEN = torch.tensor(_fingerprint(points(0, 20).x[5:]))
+SURE = {"selected": torch.zeros(15, dtype=torch.int64), "samples": SEEN}  # of class 0, throughout
 HIGH = {"mean": torch.tensor(0.9), "variance": torch.tensor(0.01)}
 LEARNT = [(FlexMatch(0.5), SURE), (FreeMatch(0.9), {"confidence": torch.tensor(0.9)}), (SoftMatch(0.9), HIGH)]
 
@@ -100,3 +103,13 @@ def test_what_is_learnt_of_the_data_is_kept_and_used(objective: Any, before: Any
     assert later.kept is not None
     assert later.kept.objective.keys() >= before.keys()
     assert any(not torch.equal(later.kept.objective[name], value) for name, value in before.items())
+
+
+@pytest.mark.parametrize("kind", [FreeMatch, SoftMatch])
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_one_sample_again_and_again_stays_finite(kind: Any, momentum: float) -> None:
+    holder = client(hide(points(0, 1)), linear(), Training(steps=300, batch=1, lr=1.0))
+    trained = fit(holder, start(linear()), kind(momentum=momentum))
+    assert all(bool(value.isfinite().all()) for value in trained.params.values())
+    assert trained.kept is not None
+    assert all(bool(value.isfinite().all()) for value in trained.kept.objective.values())

@@ -83,6 +83,19 @@ def test_mixup_by_hand() -> None:
     assert cost.total.item() == pytest.approx(expected, rel=1e-5)
 
 
+def test_mixup_of_unlabeled_samples_by_hand() -> None:
+    """Answers and mixture are of the same view of an image, as in interpolation consistency training."""
+    holder = client(samples([[1.0, 0.0], [0.2, 0.9], [0.4, 0.1]], [-1, -1, -1]), linear(2, 2), views=Noisy())
+    batch = whole(holder)
+    u = Noisy().weak(batch.u, holder.stream("unlabeled views"))
+    partner, share = _partners(3, 1.0, holder.stream("mixup unlabeled"), u)
+    q, lam = u.softmax(dim=1), share[:, None]
+    mixed = lam * u + (1 - lam) * u[partner]
+    expected = (mixed.softmax(dim=1) - (lam * q + (1 - lam) * q[partner])).square().mean().item()
+    cost = Mixup(ramp=0).visit(holder, EYE, {}).cost(EYE, batch)
+    assert cost.total.item() == pytest.approx(expected, rel=1e-5)
+
+
 def test_shares_are_beta_distributed() -> None:
     stream = torch.Generator().manual_seed(0)
     for alpha, variance in ((1.0, 1 / 12), (0.2, 0.25 / 1.4), (5.0, 0.25 / 11)):

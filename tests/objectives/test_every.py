@@ -14,9 +14,11 @@ from tacit.method import ClientContext, Training
 from tacit.methods.fedavg import FedAvg
 from tacit.methods.fedprox import FedProx
 from tacit.methods.local_only import LocalOnly
+from tacit.methods.scaffold import Scaffold
 from tacit.methods.server_only import ServerOnly
 from tacit.nets import build
 from tacit.objectives import OBJECTIVES
+from tacit.objectives.parts import Teacher
 from tacit.params import Params
 from tests.objectives.bench import EYE, client, gradient, leaves, start, whole
 from tests.toys import apart, federation, hide, images, job, linear, points, rounds, same, samples
@@ -28,7 +30,7 @@ EAGER: dict[str, dict[str, Any]] = {
     "uda": {"threshold": 0.0, "annealing": "none"},
     "pi": {"ramp": 0.0},
     "mean-teacher": {"ramp": 0.0, "alpha": 0.5},
-    "mixup": {"ramp": 0.0},
+    "mixup": {"ramp": 0.0, "weight": 30.0},  # a linear model is nearly consistent by itself
     "flexmatch": {"threshold": 0.4},
 }
 SEMI = [name for name in OBJECTIVES if name != "supervised"]
@@ -107,6 +109,44 @@ def test_the_gradient_of_unlabeled_samples_is_that_of_the_loss_with_targets_held
     assert max(value.abs().max() for value in found.values()) > 1e-3
 
 
+@pytest.mark.parametrize("labeler", ["local", "global", "confident"])
+def test_the_labeler_answers_without_gradient(labeler: Any) -> None:
+    holder = client(hide(points(0, 6)), linear())
+    teacher = Teacher(holder, start(linear()), labeler, "weak", holder.stream("a"))
+    assert not teacher(leaves(start(linear())), whole(holder)).requires_grad
+
+
+@pytest.mark.parametrize("name", SEMI)
+def test_passes_with_gradient_learn_and_passes_without_label(name: str) -> None:
+    holder = client(hide(points(0, 6)), linear(), views=Noisy())
+    real, passes = holder.net.apply, []
+
+    def watched(params: Mapping[str, Tensor], x: Tensor, train: bool = False) -> Tensor:
+        passes.append((torch.is_grad_enabled(), train))
+        return real(params, x, train)
+
+    visit = make(name).visit(holder, start(linear()), {})
+    holder.net.apply = watched  # type: ignore[method-assign]
+    visit.cost(leaves(start(linear())), whole(holder))
+    with_gradient = [train for gradient, train in passes if gradient]
+    assert with_gradient == [True]  # one pass learns, in training mode
+    assert all(train for _, train in passes)  # and so does the model label as it trains, or the teacher
+
+
+def test_the_received_model_labels_in_evaluation_mode() -> None:
+    holder = client(hide(points(0, 6)), linear())
+    modes = []
+    real = holder.net.apply
+
+    def watched(params: Mapping[str, Tensor], x: Tensor, train: bool = False) -> Tensor:
+        modes.append(train)
+        return real(params, x, train)
+
+    holder.net.apply = watched  # type: ignore[method-assign]
+    Teacher(holder, start(linear()), "global", "weak", holder.stream("a"))
+    assert modes == [False]
+
+
 def _numeric_gradient(objective: Objective, holder: ClientContext) -> Params:
     """Central differences of the cost while whatever is computed without gradient answers as for EYE."""
     real, epsilon = holder.net.apply, 1e-2
@@ -131,7 +171,7 @@ def _numeric_gradient(objective: Objective, holder: ClientContext) -> Params:
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
-@pytest.mark.parametrize("framework", [FedAvg, FedProx, LocalOnly, ServerOnly])
+@pytest.mark.parametrize("framework", [FedAvg, FedProx, LocalOnly, Scaffold, ServerOnly])
 def test_every_framework_runs_with_it(name: str, framework: Any) -> None:
     at_server = framework is ServerOnly
     clients = [hide(points(k, 12), 0 if at_server else 6) for k in range(2)]

@@ -9,9 +9,10 @@ import torch
 from tacit.learn import fit
 from tacit.losses import annealing_threshold
 from tacit.method import Training
+from tacit.nets import build
 from tacit.objectives import FixMatch, PseudoLabel, Uda
 from tests.objectives.bench import EYE, FLIPPED, Scaled, client, start, whole
-from tests.toys import hide, linear, points, same, samples
+from tests.toys import hide, images, linear, points, same, samples
 
 # Plain views have odds 3, 2 and 1.2, weak ones 9, 4 and 1.44, strong ones √3, √2 and √1.2.
 UNLABELED = [[log(3), 0.0], [0.0, log(2)], [log(1.2), 0.0]]
@@ -32,9 +33,11 @@ def test_self_training_by_hand() -> None:
 
 
 @pytest.mark.parametrize("threshold", [0.0, 0.5])
-def test_fixmatch_without_augmentation_is_self_training(threshold: float) -> None:
-    holder = client(hide(points(0, 20), shown=6), linear(), Training(batch=5, lr=0.1))
-    one, other = (fit(holder, start(linear()), kind(threshold=threshold)) for kind in (FixMatch, PseudoLabel))
+@pytest.mark.parametrize("net", [linear(), build("lenet", (1, 16, 16), 3, "group")], ids=["points", "images"])
+def test_fixmatch_without_augmentation_is_self_training(threshold: float, net: Any) -> None:
+    data = points(0, 20) if len(net.trainable) == 2 else images(0, 20)
+    holder = client(hide(data, shown=6), net, Training(batch=5, lr=0.1))
+    one, other = (fit(holder, start(net), kind(threshold=threshold)) for kind in (FixMatch, PseudoLabel))
     assert same(one.params, other.params)
 
 

@@ -66,7 +66,8 @@ class FedSem:
     ) -> Reply[FedSemMemory, WeightsUp]:
         """SGD on the labels there are; in phase 2 these are labels of all samples."""
         memory = memory or FedSemMemory(None, None)
-        y = _labels_of_all(client, down.teacher) if down.teacher is not None else memory.y
+        y = memory.y if down.teacher is None else _labels_of_all(client, down.teacher)
+        y = None if y is None else y.to(client.data.y.device)  # memories wake up on the device that computes
         known = client if y is None else replace(client, data=Samples(client.data.x, y))
         objective = Supervised(self.view)
         reply = answer(known, fit(known, down.w, objective, kept=memory.kept), objective)

@@ -5,6 +5,7 @@ What they know of the unlabeled data is each client's own and is kept from one v
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import blake2b
 
 import torch
 from torch import Tensor
@@ -42,7 +43,8 @@ class FlexMatch:
         teacher = Teacher(holder, received, self.labeler, "weak", stream)
         mine = holder.samples.unlabeled
         selected = torch.full((len(holder.samples),), -1)
-        if "selected" in kept and torch.equal(kept["samples"].cpu(), mine):
+        which = _fingerprint(holder.samples.x[mine])
+        if "selected" in kept and int(kept["samples"]) == which:
             selected[mine] = kept["selected"].cpu()
 
         def unlabeled(w: Params, batch: Batch) -> Term:
@@ -55,7 +57,7 @@ class FlexMatch:
             return Term(loss, kept_share(sure), Guesses(batch.index, labels, sure))
 
         cost = costs(holder, on_labels(holder, self.view), self.weight, unlabeled)
-        return Visit(cost, lambda: {"selected": selected[mine], "samples": mine} if len(mine) else {})
+        return Visit(cost, lambda: {"selected": selected[mine], "samples": torch.tensor(which)} if len(mine) else {})
 
 
 @dataclass(frozen=True)
@@ -126,6 +128,12 @@ class SoftMatch:
         return Visit(costs(holder, on_labels(holder, self.view), self.weight, unlabeled), usual.values)
 
 
+def _fingerprint(x: Tensor) -> int:
+    """A number that other samples do not have."""
+    digest = blake2b(x.cpu().contiguous().numpy().tobytes(), digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=True)
+
+
 class _Averages:
     """Running averages of one client: v ← m·v + (1 - m)·new."""
 
@@ -136,7 +144,8 @@ class _Averages:
     def follow(self, name: str, value: Tensor, start: float) -> Tensor:
         """The average after this value; the first one follows `start`."""
         held = self._held.get(name, torch.full_like(value, start))
-        self._held[name] = self._momentum * held + (1 - self._momentum) * value
+        new = self._momentum * held + (1 - self._momentum) * value
+        self._held[name] = torch.where(new.isfinite(), new, held)  # one bad batch must not spoil all that follow
         return self._held[name]
 
     def values(self) -> dict[str, Tensor]:

@@ -72,6 +72,7 @@ class Mixup:
     view: View = "weak"  # how images are augmented before they are mixed
 
     labels_only = False
+    images_only = True  # characters can not be mixed
 
     def visit(self, holder: Holder, received: Params, kept: Mapping[str, Tensor]) -> Visit:
         """Partners and shares have a stream of their own."""
@@ -88,8 +89,8 @@ class Mixup:
             return mix(own, other, share).mean()
 
         def unlabeled(w: Params, batch: Batch) -> Term:
-            q = teacher(w, batch)
             u = look(holder, self.view, batch.u, stream)
+            q = teacher(w, batch, u)
             partner, share = _partners(len(u), self.alpha, drawn_u, u)
             logits = net.apply(w, mix(u, u[partner], share), train=True)
             loss = consistency(logits, mix(q, q[partner], share), self.distance).mean()

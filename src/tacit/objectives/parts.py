@@ -49,13 +49,13 @@ class Teacher:
             self._fixed = found.new_zeros(len(holder.samples), found.shape[1])
             self._fixed[unlabeled.to(holder.device)] = found
 
-    def __call__(self, w: Params, batch: Batch) -> Tensor:
-        """(n, c) probabilities for the unlabeled samples of a batch, without gradient."""
+    def __call__(self, w: Params, batch: Batch, seen: Tensor | None = None) -> Tensor:
+        """(n, c) probabilities for the unlabeled samples of a batch, or a view of them, without gradient."""
         fixed = None if self._fixed is None else self._fixed[batch.index.to(self._holder.device)]
         if fixed is not None and self._labeler == "global":
             return fixed
         with torch.no_grad():
-            x = look(self._holder, self._view, batch.u, self._stream)
+            x = look(self._holder, self._view, batch.u, self._stream) if seen is None else seen
             local = functional.softmax(self._holder.net.apply(w, x, train=True), dim=1)
         if fixed is None:
             return local
