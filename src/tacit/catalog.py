@@ -94,9 +94,10 @@ def with_preset(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
         return given
     if not known:
         raise TacitError(f"{kind.__name__} has no presets: leave method.preset out")
-    if values["preset"] not in known:
-        raise unknown("preset", str(values["preset"]), known)
-    return {**known[values["preset"]], **given}
+    preset = str(values["preset"])
+    if preset not in known:
+        raise unknown("preset", preset, known)
+    return {**known[preset], **given}
 
 
 def method_kinds(name: str) -> tuple[type, type | None]:

@@ -1,4 +1,4 @@
-"""FedMatch: Federated Semi-Supervised Learning with Inter-Client Consistency (Jeong et al., ICLR 2021), Algorithms 1, 2."""
+"""FedMatch: Federated Semi-Supervised Learning with Inter-Client Consistency (Jeong et al., ICLR 2021)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -111,7 +111,7 @@ class FedMatch:
     learns: Literal["both", "sigma", "psi", "one"] = "both"  # ablations: one part alone, or no decomposition at all
     view: View = "plain"  # how labeled images are augmented
 
-    needs = Needs()
+    needs = Needs(fresh_momentum=True)
     PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "as-written": {},
         # Labels at the clients.
@@ -148,17 +148,20 @@ class FedMatch:
     def start(self, server: ServerContext) -> FedMatchState:
         """Line 2: initialize σ⁰ and ψ⁰."""
         sigma = server.initial()
-        return FedMatchState(Pair(sigma, {name: self.psi_start * sigma[name] for name in server.net.trainable}))
+        # 0 · σ is -0.0 where σ is negative, which has bits of its own and would travel; + 0 makes it 0.
+        psi = {name: self.psi_start * sigma[name] + 0.0 for name in server.net.trainable}
+        return FedMatchState(Pair(sigma, psi))
 
     def send(self, server: ServerContext, state: FedMatchState) -> tuple[FedMatchState, Mapping[int, FedMatchDown]]:
         """Algorithm 2, lines 4-8: σ learns from the server's labels. Lines 6-7 / 11-12: what each client gets."""
         state = self._learn_at_server(server, state)
         nearest = Neighbours(state.embeddings)
         helpers = {k: self._helpers(server, state, k, nearest) for k in server.cohort}
-        cost = [self._changes(state, k, helpers[k], self.delta_down) for k in server.cohort]
-        server.log("s2c", _dense_models(server, cost) / max(1, len(cost)))
-        delta = self.delta_down if self.mask_down else 0.0
-        return state, {k: self._down(state, k, helpers[k], delta) for k in server.cohort}
+        counted = {k: self._changes(state, k, helpers[k], self.delta_down) for k in server.cohort}
+        server.log("s2c", _dense_models(server, list(counted.values())) / max(1, len(counted)))
+        if not self.mask_down:
+            counted = {k: self._changes(state, k, helpers[k], 0.0) for k in server.cohort}
+        return state, {k: self._down(state, k, helpers[k], changes) for k, changes in counted.items()}
 
     def client_update(
         self, client: ClientContext, memory: FedMatchMemory | None, down: FedMatchDown
@@ -166,20 +169,19 @@ class FedMatch:
         """RunClient, lines 13-20 / 17-23: for every s and u a step of σ, then a step of ψ."""
         held = memory or FedMatchMemory(_zeros(client), ())
         got = Pair(patch(held.pair.sigma, down.sigma), patch(held.pair.psi, down.psi))
-        psis = held.helpers if down.helpers is None else tuple(patch(got.psi, change) for change in down.helpers)
+        lent = held.helpers if down.helpers is None else tuple(patch(self._lent(got), each) for each in down.helpers)
         slowed = replace(client, train=replace(client.train, lr=client.train.lr * down.rate))
-        trained = fit_in_turns(slowed, self._turns(slowed, got, psis))
-        new = Pair(*(trained[name].params if name in trained else getattr(got, name) for name in ("sigma", "psi")))
+        trained = fit_in_turns(slowed, self._turns(slowed, got, lent))
+        numbers = _numbers(trained) | {"helpers": float(len(lent))}
+        if not any(each.steps for each in trained.values()):  # it only listened: the server will not know what it got
+            return Reply(memory, None, numbers, theta(got))
+        new = Pair(trained["sigma"].params, trained["psi"].params)
         with_labels = bool(len(client.data.labeled)) or self.learns == "one"
         change = sparsify(new.sigma, got.sigma, self.delta_up) if with_labels else None
         up = FedMatchUp(change, sparsify(_without_small(new.psi, self.zero), got.psi, self.delta_up))
         own = _after(got, up)
         guesses = next((each.guesses for each in trained.values() if each.guesses is not None), None)
-        numbers = _numbers(trained) | {"helpers": float(len(psis))}
-        learnt = any(each.steps for each in trained.values())
-        return Reply(
-            FedMatchMemory(own, psis if self.cached else ()), up if learnt else None, numbers, theta(own), guesses
-        )
+        return Reply(FedMatchMemory(own, lent if self.cached else ()), up, numbers, theta(own), guesses)
 
     def merge(self, server: ServerContext, state: FedMatchState, ups: Mapping[int, FedMatchUp]) -> FedMatchState:
         """Lines 8, 10, 11 / 13, 15: embed the local models; the means of σ and ψ over those that arrived."""
@@ -220,10 +222,16 @@ class FedMatch:
     def _turns(self, client: Holder, got: Pair, helpers: Sequence[Params]) -> dict[str, Part]:
         """What is trained, in this order: σ by Eq. 4, then ψ by Eq. 5; undivided, one set by both at once."""
         supervised, unsupervised = self._supervised(client, got), self._unsupervised(client, got, helpers)
+        costs = {"sigma": supervised, "psi": unsupervised}
         if self.learns == "one":
-            return {"sigma": Part(got.sigma, lambda now, batch: _sum(supervised(now, batch), unsupervised(now, batch)))}
-        turns = {"sigma": Part(got.sigma, supervised), "psi": Part(got.psi, unsupervised)}
-        return {name: turn for name, turn in turns.items() if self.learns in ("both", name)}
+            costs = {"sigma": lambda now, batch: _sum(supervised(now, batch), unsupervised(now, batch))}
+        learns = {"sigma": ("both", "sigma", "one"), "psi": ("both", "psi")}
+        # What does not learn takes part all the same, since batch statistics change in place in its copy.
+        starts = {"sigma": got.sigma, "psi": got.psi}
+        return {
+            name: Part(start, costs[name] if self.learns in learns[name] else _nothing)
+            for name, start in starts.items()
+        }
 
     def _supervised(self, holder: Holder, got: Pair) -> Callable[[Mapping[str, Params], Batch], Cost | None]:
         """Eq. 4: λ_s · CrossEntropy(y, p_{σ+ψ*}(y|x))."""
@@ -243,8 +251,11 @@ class FedMatch:
     ) -> Callable[[Mapping[str, Params], Batch], Cost | None]:
         """Eq. 5: λ_ICCS·Φ_{σ*+ψ}(u) + λ_L2·‖σ* - ψ‖² + λ_L1·‖ψ‖₁ with Φ of Eq. 2."""
         net, views, stream = client.net, client.views, client.stream("unlabeled views")
-        answers = _answers(client, got, helpers)  # line 14: θ_h = σ + ψ_h does not change while the client learns
+        # Line 14: θ_h = σ + ψ_h does not change while the client learns.
+        answers = _answers(client, [theta(self._with_lent(got, lent)) for lent in helpers])
         lambda_l1 = self.lambda_l1 if self.lambda_l1 is not None else 1e-4 if len(client.samples.labeled) else 1e-5
+        # Undivided there is nothing to keep apart; 0 times the norms still has a gradient, whatever else is missing.
+        lambda_l1, lambda_l2 = (0.0, 0.0) if self.learns == "one" else (lambda_l1, self.lambda_l2)
 
         def cost(now: Mapping[str, Params], batch: Batch) -> Cost | None:
             if not len(batch.u):
@@ -259,10 +270,8 @@ class FedMatch:
             strong = net.apply(whole, views.strong(batch.u[sure], stream), train=True) if sure.any() else None
             phi = apart if strong is None else cross_entropy(strong, labels[sure]) + apart
             numbers = {"loss_unlabeled": phi, "loss_helpers": apart, "kept": sure.float().mean()}
-            total = self.lambda_iccs * phi
-            if self.learns != "one":
-                l1, l2 = _norms(pair, self.norms)
-                total = total + self.lambda_l2 * l2 + lambda_l1 * l1
+            l1, l2 = _norms(pair, self.norms)
+            total = self.lambda_iccs * phi + lambda_l2 * l2 + lambda_l1 * l1
             return Cost(total, numbers, Guesses(batch.index, labels, sure))
 
         return cost
@@ -292,7 +301,8 @@ class FedMatch:
             a = server.views.plain(pixels.to(torch.uint8))
         model = params.channels_last(theta(pair))
         with torch.no_grad():
-            return functional.softmax(server.net.apply(model, a.to(server.device)), dim=1)[0].cpu()
+            answer = functional.softmax(server.net.apply(model, a.to(server.device)), dim=1)[0]
+        return answer.cpu().nan_to_num()  # finite weights may overflow, and the tree takes finite points only
 
     def _helpers(
         self, server: ServerContext, state: FedMatchState, client: int, nearest: "Neighbours"
@@ -305,28 +315,40 @@ class FedMatch:
             return None
         if not self.cached and not due:
             return ()
-        return tuple(state.held[other].psi for other in nearest(client, self.helpers))
+        return tuple(self._lent(state.held[other]) for other in nearest(client, self.helpers))
+
+    def _lent(self, pair: Pair) -> Params:
+        """What a client gives as a helper: its ψ; undivided, everything."""
+        return pair.sigma if self.learns == "one" else _without_small(pair.psi, self.zero)
+
+    def _with_lent(self, got: Pair, lent: Params) -> Pair:
+        """A helper as the client that got this pair sees it."""
+        return Pair(lent, got.psi) if self.learns == "one" else Pair(got.sigma, lent)
 
     # --- what travels -------------------------------------------------------------------------------------------------
 
     def _down(
-        self, state: FedMatchState, client: int, helpers: tuple[Params, ...] | None, delta: float
+        self,
+        state: FedMatchState,
+        client: int,
+        helpers: tuple[Params, ...] | None,
+        changes: Sequence[dict[str, Sparse]],
     ) -> FedMatchDown:
-        sigma, psi, *others = self._changes(state, client, helpers, delta)
+        sigma, psi, *others = changes
         rate = state.rates.get(client, Rate()).share
         return FedMatchDown(sigma, psi, None if helpers is None else tuple(others), rate)
 
     def _changes(
         self, state: FedMatchState, client: int, helpers: tuple[Params, ...] | None, delta: float
     ) -> list[dict[str, Sparse]]:
-        """Of σ and ψ against what the client holds, and of its helpers against the ψ it then has."""
+        """Of σ and ψ against what the client holds, and of its helpers against what it then has."""
         held, common = state.held.get(client), state.common
         if held is None:  # a client that has nothing gets everything
             held, delta = Pair(params.zeros_like(common.sigma), params.zeros_like(common.psi)), 0.0
         sigma = sparsify(common.sigma, held.sigma, delta)
         psi = sparsify(_without_small(common.psi, self.zero), held.psi, delta)
-        then = patch(held.psi, psi) if helpers else {}
-        return [sigma, psi, *(sparsify(_without_small(each, self.zero), then, delta) for each in helpers or ())]
+        then = self._lent(Pair(patch(held.sigma, sigma), patch(held.psi, psi))) if helpers else {}
+        return [sigma, psi, *(sparsify(each, then, delta) for each in helpers or ())]
 
     def _received(self, state: FedMatchState, client: int) -> Pair:
         """What the client had before it learned: what it held and what it was sent."""
@@ -357,7 +379,17 @@ class Neighbours:
 
 def theta(pair: Pair) -> Params:
     """θ = σ + ψ."""
-    return {name: value + pair.psi[name] if name in pair.psi else value for name, value in pair.sigma.items()}
+    return {name: _plus(value, pair.psi[name]) if name in pair.psi else value for name, value in pair.sigma.items()}
+
+
+def _plus(a: Tensor, b: Tensor) -> Tensor:
+    """a + b, in memory as a is: a sum forgets channels last where there is one channel, and bits follow the order."""
+    total = a + b
+    return total if total.stride() == a.stride() else total.clone(memory_format=torch.channels_last)
+
+
+def _nothing(now: Mapping[str, Params], batch: Batch) -> None:
+    """What a batch costs a part that does not learn."""
 
 
 def _as_pair(now: Mapping[str, Params], got: Pair) -> Pair:
@@ -378,17 +410,16 @@ def _after(received: Pair, up: FedMatchUp) -> Pair:
 
 
 def _without_small(psi: Params, largest: float) -> Params:
-    """ψ with 0 for entries up to this size."""
-    return {name: value.where(value.abs() > largest, 0.0) for name, value in psi.items()} if largest else psi
+    """ψ with 0 for entries up to this size; a NaN stays one, so that it is noticed."""
+    return {name: value.masked_fill(value.abs() <= largest, 0.0) for name, value in psi.items()} if largest else psi
 
 
-def _answers(client: Holder, got: Pair, helpers: Sequence[Params]) -> Tensor:
+def _answers(client: Holder, helpers: Sequence[Params]) -> Tensor:
     """(H, n, c): what the helpers say about the client's unlabeled samples, at their positions."""
     data, unlabeled = client.samples, client.samples.unlabeled
     if not helpers or not len(unlabeled):
         return torch.zeros(0, len(data), 1, device=client.device)
-    models = (theta(Pair(got.sigma, psi)) for psi in helpers)
-    found = torch.stack([predict(client.net, model, data.x[unlabeled], client.views) for model in models])
+    found = torch.stack([predict(client.net, model, data.x[unlabeled], client.views) for model in helpers])
     answers = found.new_zeros(len(found), len(data), found.shape[2])
     answers[:, unlabeled.to(found.device)] = found
     return answers.to(client.device)
