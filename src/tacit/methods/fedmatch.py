@@ -292,17 +292,21 @@ class FedMatch:
 
     def _embedding(self, server: ServerContext, pair: Pair) -> Tensor:
         """m = p_θ(y|a), the answer to one input of noise, the same for all."""
-        shape, stream = server.samples.x.shape[1:], server.streams.at("noise")
-        if self.noise == "gaussian":
-            a = torch.randn(1, *shape, generator=stream)
-        else:
-            pixels = torch.empty(1, *shape)
-            torch.nn.init.trunc_normal_(pixels, 125, 125, 0, 255, generator=stream)
-            a = server.views.plain(pixels.to(torch.uint8))
-        model = params.channels_last(theta(pair))
+        model, a = params.channels_last(theta(pair)), self._noise(server)
         with torch.no_grad():
             answer = functional.softmax(server.net.apply(model, a.to(server.device)), dim=1)[0]
         return answer.cpu().nan_to_num()  # finite weights may overflow, and the tree takes finite points only
+
+    def _noise(self, server: ServerContext) -> Tensor:
+        """The input a. Characters have no noise but that of their strong view, here of an empty text."""
+        stored, stream = server.samples.x.new_zeros(1, *server.samples.x.shape[1:]), server.streams.at("noise")
+        seen = server.views.plain(stored)
+        if not seen.is_floating_point():
+            return server.views.strong(stored, stream)
+        if self.noise == "gaussian":
+            return torch.randn(seen.shape, generator=stream).to(seen.dtype)
+        pixels = torch.nn.init.trunc_normal_(torch.empty(stored.shape), 125, 125, 0, 255, generator=stream)
+        return server.views.plain(pixels.to(torch.uint8))
 
     def _helpers(
         self, server: ServerContext, state: FedMatchState, client: int, nearest: "Neighbours"
