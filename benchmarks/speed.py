@@ -3,6 +3,7 @@
     python benchmarks/speed.py w1 [--rounds 18] [--peers]    a round of FedAvg against a bare training loop
     python benchmarks/speed.py scale                         100,000 clients against 1,000
     python benchmarks/speed.py ssl                           a step of FixMatch against its passes alone
+    python benchmarks/speed.py fedmatch                      a round of FedMatch against one of fedavg+fixmatch
 
 Seconds depend on the machine and on who else uses it. So whatever is compared takes turns in blocks of a few rounds,
 and only the ratio of the medians counts; it is the last line. Every process runs torch on one thread.
@@ -45,6 +46,7 @@ from tacit.federation import Federation, Samples, ServerData
 from tacit.learn import Kept, Score, fit
 from tacit.method import ClientContext, Method, Reply, Training
 from tacit.methods.fedavg import FedAvg
+from tacit.methods.fedmatch import FedMatch
 from tacit.methods.scaffold import Scaffold
 from tacit.objectives import FixMatch, Supervised
 from tacit.params import Params, channels_last
@@ -553,6 +555,56 @@ def ssl(options: argparse.Namespace) -> None:
     print(f"ssl ratio={medians['local labels'] / medians['passes alone']:.2f}")
 
 
+def ssl_job(method: Method[Any, Any, Any, Any], clients: int, steps: int) -> Job:
+    """Clients with 100 labeled and 1,900 unlabeled random images of 3×32×32, and a net of LeNet's size."""
+    random, each = np.random.default_rng(0), 2000
+    x = torch.from_numpy(random.integers(0, 256, (clients * each, 3, 32, 32), dtype=np.uint8))
+    y = torch.cat([torch.arange(100) % 10, torch.full((each - 100,), -1)]).repeat(clients)
+    none = Samples(x[:0], y[:0])
+    data = Federation(
+        pool=Samples(x, y),
+        order=torch.arange(len(x)),
+        starts=torch.arange(0, len(x) + 1, each),
+        server=ServerData(none, none),
+        test=none,
+        classes=tuple("0123456789"),
+        views=ImageViews(mean=(0.5,) * 3, std=(0.29,) * 3, flip=True),
+    )
+    train = Training(batch=10, unlabeled_batch=100, steps=steps, lr=1e-3, momentum=0.0)
+    net = nets.build("lenet", (3, 32, 32), 10)
+    return Job(
+        method=method,
+        net=net,
+        federation=data,
+        streams=Streams(0),
+        rounds=FOREVER,
+        cohort=clients,
+        train=train,
+        server_train=train,
+        evaluate_every=FOREVER,
+    )
+
+
+def fedmatch(options: argparse.Namespace) -> None:
+    """A round of FedMatch with two helpers against one of fedavg+fixmatch with as many steps."""
+    methods: dict[str, Method[Any, Any, Any, Any]] = {
+        "fedavg+fixmatch": FedAvg(FixMatch(view="plain")),
+        "fedmatch, every sample kept": FedMatch(threshold=0.0),
+        "fedmatch, no sample kept": FedMatch(threshold=1.0),
+    }
+    with bounded(900), one_thread(), ExitStack() as stack:
+        racers = {
+            name: stack.enter_context(closing(Ours(ssl_job(method, clients=4, steps=SslStep.STEPS))))
+            for name, method in methods.items()
+        }
+        times = race(racers, options.rounds, block=1)  # the first rounds, without helpers, are over by then
+        ratios = table(times, Workload(clients=4, samples=SslStep.STEPS * 110, cohort=4), "fedavg+fixmatch")
+    print_load()
+    # Only kept samples have a strong view, so the cost grows in proportion to their share.
+    most, least = (1 / ratios[f"fedmatch, {kept} sample kept"] for kept in ("every", "no"))
+    print(f"fedmatch ratio={(most + least) / 2:.2f} with half of the samples kept ({least:.2f} to {most:.2f})")
+
+
 class SslStep:
     """One client, and the forward and backward passes of its steps on views made beforehand."""
 
@@ -560,27 +612,13 @@ class SslStep:
 
     def __init__(self) -> None:
         """Random images; ten labels per class."""
-        random = np.random.default_rng(0)
-        x = torch.from_numpy(random.integers(0, 256, (2000, 3, 32, 32), dtype=np.uint8))
-        y = torch.cat([torch.arange(100) % 10, torch.full((1900,), -1)])
-        self.views = ImageViews(mean=(0.5,) * 3, std=(0.29,) * 3, flip=True)
-        none = Samples(x[:0], y[:0])
-        data = Federation(
-            pool=Samples(x, y),
-            order=torch.arange(2000),
-            starts=torch.tensor([0, 2000]),
-            server=ServerData(none, none),
-            test=none,
-            classes=tuple("0123456789"),
-            views=self.views,
-        )
-        train = Training(batch=10, unlabeled_batch=100, steps=self.STEPS)
-        self.net = nets.build("lenet", (3, 32, 32), 10)
-        job = Job(FedAvg(), self.net, data, Streams(0), rounds=1, cohort=1, train=train, server_train=train)
+        job = ssl_job(FedAvg(), clients=1, steps=self.STEPS)
+        data = job.federation.pool
+        self.views, self.net = job.federation.views, job.net
         self.client = job.client(0, 0)
         self.start = self.client.initial()
-        self._x, self._u = x[:10], x[100:200]
-        self._y, self._stream = y[:10], torch.Generator().manual_seed(0)
+        self._x, self._u = data.x[:10], data.x[100:200]
+        self._y, self._stream = data.y[:10], torch.Generator().manual_seed(0)
         self._labeled, self._weak, self._strong = self._looks()
 
     def ours(self, labeler: Any) -> None:
@@ -638,7 +676,13 @@ def _kilobytes(path: str, name: str) -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 
 
-COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {"w1": w1, "scale": scale, "ssl": ssl, "first": first}
+COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
+    "w1": w1,
+    "scale": scale,
+    "ssl": ssl,
+    "fedmatch": fedmatch,
+    "first": first,
+}
 
 
 def main() -> None:

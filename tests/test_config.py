@@ -118,6 +118,10 @@ def refusal(settings: dict[str, Any]) -> str:
             {"method": {"name": "fedavg+fixmach"}},
             "unknown objective 'fixmach': did you mean 'fixmatch'?",
         ),
+        (
+            {"method": {"name": "fedmatch", "preset": "as-realeased"}},
+            "unknown preset 'as-realeased': did you mean 'as-released'?",
+        ),
         ({"net": {"name": "lenett"}}, "unknown network 'lenett': did you mean 'lenet'?"),
         (
             {"data": {"name": "fashion_small"}},
@@ -355,6 +359,7 @@ def test_what_is_no_assignment_is_refused(text: str) -> None:
         {"method": {"name": "fedprox+fixmatch", "mu": 0.1}, "objective": {"threshold": 0.7}},
         {"train": {"lr": 1 / 3, "clip": 1e-300, "schedule": "cosine:7/16"}, "server": {"lr": 0.1}},
         {"faults": {"slow": 0.1}, "engine": {"deadline": 2.5, "workers": 0}},
+        {"method": {"name": "fedmatch", "preset": "as-released-server", "threshold": 0.6}},
         {"data": {"name": 'weird "name" \\ü.npz', "per_class": 3}},
     ],
 )
@@ -373,6 +378,32 @@ def test_settings_of_a_method_are_kept_as_they_were_understood() -> None:
     assert config.method == {"name": "fedprox+fixmatch", "mu": 0.25}
     assert config.objective == {"threshold": 0.5}
     assert make(tomllib.loads(configs.dumps(config))) == config
+
+
+def test_a_preset_is_kept_by_name_and_what_is_set_beside_it_wins() -> None:
+    config = make({"method": {"name": "fedmatch", "preset": "as-released", "threshold": "0.6"}})
+    assert config.method == {"name": "fedmatch", "preset": "as-released", "threshold": 0.6}
+    method: Any = make(tomllib.loads(configs.dumps(config))).build_method()
+    assert (method.threshold, method.ties, method.psi_start) == (0.6, "lowest", 0.2)
+    plain: Any = make({"method": {"name": "fedmatch"}}).build_method()
+    assert (plain.threshold, plain.ties, plain.psi_start) == (0.85, "local", 0.0)
+
+
+@pytest.mark.parametrize(
+    "method, says",
+    [
+        (
+            {"name": "fedmatch", "preset": "mine"},
+            "unknown preset 'mine': choose one of as-released, as-released-server, as-written",
+        ),
+        ({"name": "fedmatch", "preset": ["as-released"]}, "unknown preset "),
+        ({"name": "fedmatch", "preset": 3}, "unknown preset '3'"),
+        ({"name": "fedprox", "preset": "as-released"}, "FedProx has no presets: leave method.preset out"),
+        ({"name": "fedmatch", "preset": "as-released", "treshold": 1}, "unknown setting in method 'treshold'"),
+    ],
+)
+def test_a_preset_that_is_not_there_is_refused(method: dict[str, Any], says: str) -> None:
+    assert refusal({"method": method}).startswith(says)
 
 
 def test_a_written_config_is_complete() -> None:

@@ -19,7 +19,22 @@ from torch.nn import functional as F
 from tacit.averaging import average
 from tacit.errors import TacitError
 from tacit.federation import Federation, Samples
-from tacit.learn import Batch, Cost, Kept, Score, Visit, batches, ema, evaluate, fit, learning_rate, predict
+from tacit.learn import (
+    Batch,
+    Cost,
+    Kept,
+    Part,
+    Score,
+    Visit,
+    batches,
+    ema,
+    evaluate,
+    fit,
+    fit_in_turns,
+    learning_rate,
+    loss_on,
+    predict,
+)
 from tacit.method import ClientContext, Holder, ServerContext, Training
 from tacit.methods.fedavg import FedAvg
 from tacit.nets import Net, build
@@ -552,3 +567,106 @@ def test_averaging_leaves_its_arguments_alone() -> None:
         average(server(net, labeled, Training(buffers=kind)), held, [one, one], [1.0, 2.0])
         assert same(held, before[0])
         assert same(one, before[1])
+
+
+# Several sets of parameters in turns: ½·(a + b - target)² costs each of them a + b - target.
+
+
+def together(name: str, asked: list[tuple[str, bool]] | None = None) -> Part:
+    """A set p that starts at 1 for a and 2 for b."""
+    start = {"p": torch.tensor([{"a": 1.0, "b": 2.0}[name]], dtype=torch.float64)}
+
+    def cost(now: Mapping[str, Params], batch: Batch) -> Cost:
+        if asked is not None:
+            asked.extend((other, model["p"].requires_grad) for other, model in now.items())
+        loss = 0.5 * (now["a"]["p"] + now["b"]["p"] - batch.x[:, 0]).square().mean()
+        return Cost(loss, {f"loss_{name}": loss})
+
+    return Part(start, cost)
+
+
+def turn_taking(steps: int, momentum: float = 0.0) -> ClientContext:
+    train = Training(steps=steps, lr=0.1, momentum=momentum, batch=1)
+    return client(quadratics([[0.0, 1.0]]), point(0.0), train)
+
+
+def test_each_set_takes_its_step_with_the_others_as_they_are_by_then() -> None:
+    trained = fit_in_turns(turn_taking(2), {"a": together("a"), "b": together("b")})
+    # a: 1 - 0.1·3 = 0.7; b: 2 - 0.1·2.7 = 1.73; a: 0.7 - 0.1·2.43 = 0.457; b: 1.73 - 0.1·2.187 = 1.5113
+    assert trained["a"].params["p"].item() == pytest.approx(0.457, abs=1e-12)
+    assert trained["b"].params["p"].item() == pytest.approx(1.5113, abs=1e-12)
+    assert trained["a"].metrics["loss_a"] == pytest.approx((0.5 * 3**2 + 0.5 * 2.43**2) / 2)
+    assert trained["b"].metrics["loss_b"] == pytest.approx((0.5 * 2.7**2 + 0.5 * 2.187**2) / 2)
+    assert (trained["a"].steps, trained["b"].steps) == (2, 2)
+
+
+def test_the_order_of_the_sets_is_that_of_their_turns() -> None:
+    trained = fit_in_turns(turn_taking(1), {"b": together("b"), "a": together("a")})
+    assert trained["b"].params["p"].item() == pytest.approx(1.7, abs=1e-12)
+    assert trained["a"].params["p"].item() == pytest.approx(1 - 0.1 * 2.7, abs=1e-12)
+
+
+def test_each_set_has_a_momentum_of_its_own() -> None:
+    trained = fit_in_turns(turn_taking(2, momentum=0.5), {"a": together("a"), "b": together("b")})
+    # a: v = 3, then 0.5·3 + 2.43; b: v = 2.7, then 0.5·2.7 + (0.7 - 0.393 + 1.73)
+    a = 0.7 - 0.1 * (1.5 + 2.43)
+    assert trained["a"].params["p"].item() == pytest.approx(a, abs=1e-12)
+    assert trained["b"].params["p"].item() == pytest.approx(1.73 - 0.1 * (1.35 + a + 1.73), abs=1e-12)
+
+
+def test_only_the_set_whose_turn_it_is_carries_a_gradient() -> None:
+    asked: list[tuple[str, bool]] = []
+    fit_in_turns(turn_taking(1), {"a": together("a", asked), "b": together("b", asked)})
+    assert asked == [("a", True), ("b", False), ("a", False), ("b", True)]
+
+
+def test_a_batch_that_is_not_for_a_set_leaves_it_and_its_momentum_alone() -> None:
+    resting = replace(together("b"), cost=lambda now, batch: None)
+    trained = fit_in_turns(turn_taking(3, momentum=0.9), {"a": together("a"), "b": resting})
+    assert trained["b"].params["p"].item() == 2.0
+    assert (trained["b"].steps, trained["b"].metrics, trained["b"].guesses) == (0, {}, None)
+    assert trained["a"].steps == 3
+
+
+@pytest.mark.parametrize("labels_only", [True, False])
+def test_a_single_set_is_trained_as_ever_to_the_last_bit(labels_only: bool) -> None:
+    net = build("lenet", (1, 16, 16), 3, "batch", width=0.5)
+    train = Training(epochs=2, batch=3, lr=0.1, weight_decay=0.01, nesterov=True, clip=1.0)
+    holder, begin = client(hide(images(0, 13), 8), net, train), start(net)
+    before, visit = clone(begin), SUPERVISED.visit(holder, begin, {})
+    only = Part(begin, lambda now, batch: visit.cost(now["w"], batch) if len(batch.x) else None)
+    trained = fit_in_turns(holder, {"w": only}, labels_only)["w"]
+    reference = fit(holder, begin, SUPERVISED)
+    assert same(trained.params, reference.params)
+    assert (trained.metrics, trained.steps) == (reference.metrics, 6)
+    assert same(begin, before)
+
+
+def test_sets_with_nothing_to_train_on_stay_as_they_are() -> None:
+    holder = client(samples([[0.0, 1.0]], [-1], torch.float64), point(0.0))
+    trained = fit_in_turns(holder, {"a": together("a"), "b": together("b")}, labels_only=True)
+    assert {name: each.params["p"].item() for name, each in trained.items()} == {"a": 1.0, "b": 2.0}
+    assert all(each.steps == 0 and each.metrics == {} for each in trained.values())
+
+
+def test_dropout_in_turns_is_reproducible_and_does_not_disturb_the_global_generator() -> None:
+    net = Net(lambda: nn.Sequential(nn.Linear(4, 16), nn.Dropout(0.5), nn.Linear(16, 3)))
+    begin = start(net)
+    visit = SUPERVISED.visit(client(points(0, 12), net), begin, {})
+    runs = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        before = torch.get_rng_state()
+        part = Part(begin, lambda now, batch: visit.cost(now["w"], batch))
+        runs.append(fit_in_turns(client(points(0, 12), net), {"w": part})["w"].params)
+        assert torch.equal(torch.get_rng_state(), before)
+    assert same(*runs)
+
+
+def test_the_loss_on_many_samples_is_their_mean() -> None:
+    net, data = linear(), points(0, 1203)
+    weights, holder = start(net), client(points(1, 4), net)
+    whole = evaluate(net, weights, data, Identity(), torch.device("cpu"))
+    assert loss_on(holder, weights, data) == pytest.approx(whole.loss / 1203, rel=1e-6)
+    few = data.take(torch.arange(7))
+    assert loss_on(holder, weights, few) == pytest.approx(float(F.cross_entropy(net.apply(weights, few.x), few.y)))

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from tacit.losses import (
+    agreement_labels,
     annealed_cross_entropy,
     annealing_threshold,
     confident,
@@ -252,3 +253,50 @@ def test_alignment_with_a_class_never_predicted() -> None:
 
 def test_an_infinite_loss_that_does_not_count() -> None:
     assert weighted_mean(torch.tensor([1.0, float("inf")]), torch.tensor([1.0, 0.0])).item() == 0.5
+
+
+# FedMatch, Eq. 3: votes of the client and of its helpers, one class each.
+
+
+def votes(own: list[int], *helpers: list[int], classes: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
+    """Probabilities (n, c) and (h, n, c) whose largest entries are these classes."""
+    sure = torch.eye(classes) * 0.5 + 0.5 / classes
+    return sure[own], sure[torch.tensor(helpers, dtype=torch.int64)].reshape(len(helpers), len(own), classes)
+
+
+@pytest.mark.parametrize(
+    "own, helpers, local, lowest",
+    [
+        ([2, 0], [], [2, 0], [2, 0]),  # no helpers: its own
+        ([2], [[2]], [2], [2]),
+        ([2], [[1]], [2], [1]),  # one against one
+        ([1], [[2]], [1], [1]),
+        ([3], [[1], [1]], [1], [1]),  # outvoted
+        ([3], [[2], [1]], [3], [1]),  # three of one mind each
+        ([0], [[3], [2]], [0], [0]),
+        ([3], [[2], [2], [1], [1]], [1], [1]),  # a tie it is no part of
+        ([2], [[2], [1], [1], [0]], [2], [1]),  # a tie it is part of
+        ([3, 0, 2], [[1, 1, 2], [1, 2, 0]], [1, 0, 2], [1, 0, 2]),  # every sample has votes of its own
+    ],
+)
+def test_agreement_labels_by_hand(own: list[int], helpers: list[list[int]], local: Any, lowest: Any) -> None:
+    mine, theirs = votes(own, *helpers)
+    assert agreement_labels(mine, theirs, "local").tolist() == local
+    assert agreement_labels(mine, theirs, "lowest").tolist() == lowest
+
+
+def test_agreement_counts_votes_not_probabilities() -> None:
+    own, theirs = votes([0], [1], [1])
+    own = own * 0 + torch.tensor([0.97, 0.01, 0.01, 0.01])
+    theirs = theirs * 0 + torch.tensor([0.24, 0.26, 0.25, 0.25])
+    assert agreement_labels(own, theirs, "local").tolist() == [1]
+
+
+@pytest.mark.parametrize("h", [0, 2])
+def test_agreement_on_nothing_is_nothing(h: int) -> None:
+    assert agreement_labels(torch.zeros(0, 3), torch.zeros(h, 0, 3), "local").shape == (0,)
+
+
+def test_agreement_with_no_helpers_does_not_ask_for_classes() -> None:
+    own, _ = votes([1, 3])
+    assert agreement_labels(own, torch.zeros(0, 2, 1), "lowest").tolist() == [1, 3]

@@ -78,12 +78,26 @@ def build_method(name: str, values: Mapping[str, Any], objective: Mapping[str, A
     composes = any(item.name == "objective" for item in fields(kind))
     if (plus or objective) and not composes:
         raise TacitError(f"{first} brings its own objective: use it without '+{second or 'objective settings'}'")
-    settings = check(kind, values, "method", hidden=["objective"])
+    settings = check(kind, with_preset(kind, values), "method", hidden=["objective"])
     if composes:
         chosen = _find("objective", second, OBJECTIVES) if plus else _default_objective(first, kind)
         settings["objective"] = chosen(**_complete(chosen, check(chosen, objective, "objective"), "objective"))
     method: Method[Any, Any, Any, Any] = kind(**_complete(kind, settings, "method"))
     return method
+
+
+def with_preset(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Hyper-parameters on top of those of the preset that is named among them, such as `as-released`."""
+    known: Mapping[str, Mapping[str, Any]] = getattr(kind, "PRESETS", {})
+    given = {name: value for name, value in values.items() if name != "preset"}
+    if "preset" not in values:
+        return given
+    if not known:
+        raise TacitError(f"{kind.__name__} has no presets: leave method.preset out")
+    preset = str(values["preset"])
+    if preset not in known:
+        raise unknown("preset", preset, known)
+    return {**known[preset], **given}
 
 
 def method_kinds(name: str) -> tuple[type, type | None]:

@@ -175,9 +175,10 @@ def _consistent(config: Config) -> Config:
 def _as_checked(config: Config) -> Config:
     """The config with the values its method and objective are really built with: 0.1 instead of "0.1"."""
     method: Any = config.build_method()
-    values = {name: getattr(method, name) for name in config.method if name != "name"}
+    as_given = {"name", "preset"}
+    values = {name: value if name in as_given else getattr(method, name) for name, value in config.method.items()}
     objective = {name: getattr(method.objective, name) for name in config.objective}
-    return replace(config, method={"name": config.method["name"], **values}, objective=objective)
+    return replace(config, method=values, objective=objective)
 
 
 def from_options(options: Mapping[str, Any], base: Mapping[str, Any] | None = None) -> Config:

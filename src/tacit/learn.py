@@ -303,6 +303,14 @@ class Score:
         return Score(self.correct + other.correct, self.loss + other.loss, self.count + other.count)
 
 
+def loss_on(holder: Holder, model: Params, samples: Samples) -> float:
+    """Mean loss of a model on labeled samples."""
+    rows = torch.arange(len(samples)).split(EVALUATION_BATCH)
+    parts = (evaluate(holder.net, model, samples.take(row), holder.views, holder.device) for row in rows)
+    score = sum(parts, Score())
+    return score.loss / score.count
+
+
 @torch.no_grad()
 def evaluate(net: Net, model: Params, samples: Samples, views: Views, device: torch.device) -> Score:
     """Correct answers and summed loss on labeled samples, one forward pass."""

@@ -89,6 +89,22 @@ def mix(a: Tensor, b: Tensor, share: Tensor) -> Tensor:
     return share * a + (1 - share) * b
 
 
+def agreement_labels(own: Tensor, helpers: Tensor, ties: Literal["local", "lowest"]) -> Tensor:
+    """Probabilities (n, c), (h, n, c) -> labels (n,): the class that most models name (FedMatch, Eq. 3).
+
+    Between equally many votes, the client's own class if it is among them and `ties` is "local", else the lowest.
+    """
+    mine = own.argmax(dim=1)
+    if not len(helpers):
+        return mine
+    votes = functional.one_hot(mine, own.shape[1]) + functional.one_hot(helpers.argmax(dim=2), own.shape[1]).sum(dim=0)
+    most = votes.amax(dim=1)
+    lowest = (votes == most[:, None]).to(torch.int8).argmax(dim=1)
+    if ties == "lowest":
+        return lowest
+    return torch.where(votes.gather(1, mine[:, None])[:, 0] == most, mine, lowest)
+
+
 def flexible_thresholds(selected: Tensor, classes: int, threshold: float) -> Tensor:
     """(n,) last confident label of every sample, -1 for none -> (c,) thresholds (FlexMatch, Eq. 5, 7, 11 and 12).
 
