@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -56,6 +57,13 @@ class Noisy:
 
 def holder_of(data: Samples, **more: Any) -> ClientContext:
     return client(data, linear(), Training(batch=6, lr=0.1, epochs=2), views=Noisy(), **more)
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_it_has_a_page(name: str) -> None:
+    pages = Path(__file__).parents[2] / "docs" / "objectives"
+    assert (pages / f"{name}.md").is_file()
+    assert f"({name}.md)" in (pages / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", SEMI)

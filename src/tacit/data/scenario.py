@@ -12,6 +12,7 @@ from pydantic import Field
 
 from tacit.data import partition as partitions
 from tacit.data.augment import VARIANTS, ImageViews, TextViews
+from tacit.data.draw import Draw, draw_of_classes, spread
 from tacit.data.partition import Indices
 from tacit.data.sources import Source
 from tacit.data.stream import Arrival, arrivals
@@ -134,7 +135,7 @@ def split(
     of the classes, for what is refused.
     """
     _check(scenario)
-    draw = _Draw(y, classes, streams, names)
+    draw = Draw(y, classes, streams, names)
     test = draw.evenly("test", scenario.test or 0 if groups is None else 0)
     validation = draw.evenly("validation", scenario.validation)
     draw.keep_only(scenario.samples)
@@ -199,61 +200,6 @@ def counts(y: Indices, classes: int, split: Split) -> tuple[Indices, Indices]:
     return tables[0], tables[1]
 
 
-class _Draw:
-    """Samples that are still to be had; every draw takes its own away."""
-
-    def __init__(self, y: Indices, classes: int, streams: Streams, names: Sequence[str]) -> None:
-        self.y, self.classes, self.streams = y, classes, streams
-        self.names = names or [str(number) for number in range(classes)]
-        self.left: Indices = np.arange(len(y))
-
-    @property
-    def known(self) -> Indices:
-        """Those with a known label."""
-        known: Indices = self.left[self.y[self.left] != UNLABELED]
-        return known
-
-    @property
-    def room(self) -> Indices:
-        """How many of each class have a known label."""
-        counts: Indices = np.bincount(self.y[self.known], minlength=self.classes)
-        return counts
-
-    @property
-    def rarest(self) -> str:
-        """The name of the class with the fewest known labels."""
-        return self.names[int(self.room.argmin())]
-
-    def take(self, use: str, want: Indices) -> Indices:
-        """`want[c]` random samples of every class c."""
-        taken = _draw(self.y, self.known, want, self.streams.numpy_at(use))
-        self.left = np.setdiff1d(self.left, taken, assume_unique=True)
-        return taken
-
-    def evenly(self, use: str, count: int) -> Indices:
-        """So many random samples, as evenly over the classes as these allow."""
-        if not 0 <= count <= len(self.known):
-            raise TacitError(
-                f"{count} {use} samples can not be drawn from {len(self.known)} with a known label: lower data.{use}"
-            )
-        return self.take(use, _even(self.room, count, self.streams.numpy_at(f"{use} classes")))
-
-    def keep_only(self, count: int | None) -> None:
-        """Leave so many samples in all, the mix of classes (and of samples without one) kept."""
-        if count is None:
-            return
-        if count > len(self.left):
-            raise TacitError(
-                f"{count} training samples are asked for and {len(self.left)} are there: lower data.samples"
-            )
-        mixed = self.streams.numpy_at("samples").permutation(self.left)
-        by_class = mixed[np.argsort(self.y[mixed], kind="stable")]
-        want = partitions.largest_remainder(np.bincount(self.y[mixed] + 1).astype(np.float64), count)
-        place = self.y[by_class] + 1
-        rank = np.arange(len(place)) - np.searchsorted(place, place)
-        self.left = np.sort(by_class[rank < want[place]])
-
-
 def _check(scenario: Scenario) -> None:
     """Refuse a place of labels that does not go with their amount."""
     labels, budget = scenario.labels, scenario.budget
@@ -272,11 +218,11 @@ def _check(scenario: Scenario) -> None:
         )
 
 
-def _server_labels(draw: _Draw, scenario: Scenario) -> Indices:
+def _server_labels(draw: Draw, scenario: Scenario) -> Indices:
     """The server's labeled samples; a larger budget adds to those of a smaller one."""
     room, per_class = draw.room, scenario.per_class
     if per_class is None:
-        want = _even(room, _total(scenario, len(draw.known)), draw.streams.numpy_at("server classes"))
+        want = spread(room, _total(scenario, len(draw.known)), draw.streams.numpy_at("server classes"))
     elif per_class <= room.min():
         want = np.full(draw.classes, per_class)
     else:
@@ -296,7 +242,7 @@ def _total(scenario: Scenario, known: int) -> int:
     return total
 
 
-def _deal(draw: _Draw, scenario: Scenario, groups: Indices | None) -> tuple[list[Indices], Indices]:
+def _deal(draw: Draw, scenario: Scenario, groups: Indices | None) -> tuple[list[Indices], Indices]:
     """The samples of every client, and which of all these are the labeled ones."""
     name, _ = partitions.parse(scenario.partition)
     apart = scenario.labels in ("client", "all") and scenario.budget and name in partitions.OF_LABELED
@@ -310,7 +256,7 @@ def _deal(draw: _Draw, scenario: Scenario, groups: Indices | None) -> tuple[list
     return [np.sort(np.concatenate([labeled[a], b])) for a, b in pairs], labeled
 
 
-def _parts(draw: _Draw, scenario: Scenario, groups: Indices | None) -> list[Indices]:
+def _parts(draw: Draw, scenario: Scenario, groups: Indices | None) -> list[Indices]:
     """What is left, dealt as the partition says."""
     left, rng = draw.left, draw.streams.numpy_at("partition")
     made_by = None if groups is None else groups[left]
@@ -318,10 +264,10 @@ def _parts(draw: _Draw, scenario: Scenario, groups: Indices | None) -> list[Indi
     return [left[part] for part in parts]
 
 
-def _labels_of_all(draw: _Draw, scenario: Scenario) -> Indices:
+def _labels_of_all(draw: Draw, scenario: Scenario) -> Indices:
     """How many labels of every class the clients have together, where labeled samples are dealt apart."""
     if scenario.per_class is None:
-        return _even(draw.room, _total(scenario, len(draw.known)), draw.streams.numpy_at("label classes"))
+        return spread(draw.room, _total(scenario, len(draw.known)), draw.streams.numpy_at("label classes"))
     want = np.full(draw.classes, scenario.per_class * scenario.clients)
     if (want > draw.room).any():
         raise TacitError(
@@ -339,7 +285,7 @@ def _labeled_clients(scenario: Scenario, streams: Streams) -> list[int]:
     return sorted(chosen)
 
 
-def _client_labels(draw: _Draw, owned: list[Indices], scenario: Scenario) -> Indices:
+def _client_labels(draw: Draw, owned: list[Indices], scenario: Scenario) -> Indices:
     """The labeled samples of the clients, out of those they own."""
     if scenario.labels == "server" or (scenario.labels == "all" and not scenario.budget):
         return draw.left[:0]
@@ -363,7 +309,7 @@ def _shares(room: Indices, scenario: Scenario, streams: Streams) -> Indices:
     if rates and scenario.label_fraction is None:
         raise TacitError(f"{scenario.partition} says which share of its labels a client knows: use --label-fraction")
     if scenario.n_labels is not None:
-        return _even(room, _total(scenario, int(room.sum())), streams.numpy_at("labels per client"))
+        return spread(room, _total(scenario, int(room.sum())), streams.numpy_at("labels per client"))
     if scenario.label_fraction is None:
         return room
     rate = np.full(len(room), scenario.label_fraction)
@@ -376,28 +322,8 @@ def _labels_of_client(y: Indices, known: Indices, scenario: Scenario, share: int
     """The samples that show their label at one client."""
     room = np.bincount(y[known])
     if scenario.per_class is not None:
-        return _draw(y, known, np.minimum(room, scenario.per_class), rng)
+        return draw_of_classes(y, known, np.minimum(room, scenario.per_class), rng)
     if scenario.n_labels is not None:
-        return _draw(y, known, _even(room, share, rng), rng)
+        return draw_of_classes(y, known, spread(room, share, rng), rng)
     mixed: Indices = rng.permutation(known)  # not class by class: a fraction keeps the client's own mix
     return mixed[:share]
-
-
-def _draw(y: Indices, samples: Indices, want: Indices, rng: np.random.Generator) -> Indices:
-    """Ascending: `want[c]` random samples of every class c."""
-    mixed = rng.permutation(samples)
-    by_class = mixed[np.argsort(y[mixed], kind="stable")]
-    label = y[by_class]
-    rank = np.arange(len(label)) - np.searchsorted(label, label)  # how many of its class stand before it
-    return np.sort(by_class[rank < want[label]])
-
-
-def _even(room: Indices, total: int, rng: np.random.Generator) -> Indices:
-    """Spread `total` over places, as evenly as their `room` allows; random places get what is left over."""
-    low, high = 0, total
-    while low < high:  # the highest level to which all places can be filled
-        level = (low + high + 1) // 2
-        low, high = (level, high) if np.minimum(room, level).sum() <= total else (low, level - 1)
-    filled = np.minimum(room, low)
-    filled[rng.permutation(np.flatnonzero(room > low))[: total - filled.sum()]] += 1
-    return filled
