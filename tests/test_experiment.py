@@ -363,6 +363,11 @@ def test_a_network_of_ones_own(images: str, own: str) -> None:
             {"train.buffers": "keep", "net.norm": "batch", "net": "lenet"},
             "buffers = 'keep' leaves the common model without BatchNorm statistics: use 'average' or --labels server",
         ),
+        (
+            "fedmatch",
+            {"train.buffers": "recompute", "net.norm": "batch", "net": "lenet"},
+            "fedmatch averages BatchNorm statistics with the weights: leave train.buffers out",
+        ),
         ("fedsem", {"data.steps": 2}, "fedsem remembers the labels of samples and these come and go: use data.steps"),
         ("fedavg", {"per_class": None}, "labels at the client need a number: give --per-class"),
         ("fedavg", {"n_labels": 3}, "exclude each other: give one of them"),

@@ -149,6 +149,7 @@ class Needs:
     features: bool = False  # the network offers representations
     fresh_momentum: bool = False  # clients do not keep their optimizer's momentum
     steady_data: bool = False  # clients hold the same samples in every round
+    averaged_buffers: bool = False  # BatchNorm statistics are averaged like weights
 
 
 class Method(Protocol[State, Memory, Down, Up]):

@@ -70,6 +70,8 @@ def _refuse_unmet_needs(config: Config, job: Job) -> None:
         )
     if needs.steady_data and federation.arrivals is not None:
         raise TacitError(f"{name} remembers the labels of samples and these come and go: use data.steps = 1")
+    if needs.averaged_buffers and job.net.buffers and config.train.buffers != "average":
+        raise TacitError(f"{name} averages BatchNorm statistics with the weights: leave train.buffers out")
     keeps = "keep" in (config.train.buffers, config.server_train.buffers)
     if keeps and job.net.buffers and not len(federation.server.labeled):
         raise TacitError(

@@ -111,7 +111,7 @@ class FedMatch:
     learns: Literal["both", "sigma", "psi", "one"] = "both"  # ablations: one part alone, or no decomposition at all
     view: View = "plain"  # how labeled images are augmented
 
-    needs = Needs(fresh_momentum=True)
+    needs = Needs(fresh_momentum=True, averaged_buffers=True)
     PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "as-written": {},
         # Labels at the clients.
