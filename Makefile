@@ -25,6 +25,7 @@ bench: .venv/.installed-run ## measure speed: rounds, growing numbers of clients
 	@$(PY) benchmarks/speed.py w1
 	@$(PY) benchmarks/speed.py scale
 	@$(PY) benchmarks/speed.py ssl
+	@$(PY) benchmarks/speed.py fedmatch
 	@$(PY) benchmarks/augment.py
 
 bench-peers: .venv-peers/.installed ## the same workload on pfl-research and Flower, in a second environment

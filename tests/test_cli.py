@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 from rich.console import Console
 
 import tacit
@@ -19,6 +20,7 @@ from tacit import catalog, cli, display
 from tacit import config as configs
 from tacit.experiment import Experiment
 from tests.engines import farm
+from tests.toys import images
 
 
 @dataclass(frozen=True)
@@ -489,3 +491,30 @@ def test_the_program_starts_and_passes_its_exit_code_on() -> None:
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr == "tacit: unknown method 'fedavgg': did you mean 'fedavg'?\n"
+
+
+def own_images(folder: Path) -> None:
+    """pics/labeled/<class>/…, pics/unlabeled/… of mixed sizes, and list.csv about the same files."""
+    data = images(0, 36)
+    lines = ["path,label"]
+    for row, (pixels, label) in enumerate(zip(data.x[:, 0].numpy(), data.y.tolist(), strict=True)):
+        place = Path("pics/labeled") / "abc"[label] if row < 24 else Path("pics/unlabeled")
+        (folder / place).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).resize((20 + row % 3, 20)).save(folder / place / f"{row}.png")
+        lines.append(f"{place}/{row}.png,{'abc'[label] if row < 24 else ''}")
+    (folder / "list.csv").write_text("\n".join(lines) + "\n")
+
+
+@pytest.mark.parametrize("data", ["pics", "list.csv"])
+@pytest.mark.parametrize("where", [("--labels", "all"), ("--labels", "server", "--per-class", "2")], ids=" ".join)
+def test_folders_and_manifests_are_looked_at_and_trained_on(shell: Shell, data: str, where: tuple[str, ...]) -> None:
+    own_images(shell.folder)
+    words = ("--data", data, *where, "--clients", "2", "--set", "data.size=16")
+    looked = shell("data", *words, "--out", "look")
+    assert looked.code == 0, looked.err
+    assert (shell.folder / "look" / "partition.png").exists()
+    said = shell("run", *words, "--rounds", "1", "--net", "linear", "--workers", "0", "--out", "own", "-q")
+    assert said.code == 0, said.err
+    assert (shell.folder / "own" / "model.safetensors").exists()
+    config = tomllib.loads((shell.folder / "own" / "config.toml").read_text())
+    assert config["data"]["name"] == str(shell.folder / data)  # so that it can be resumed from anywhere

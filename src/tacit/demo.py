@@ -35,8 +35,8 @@ ROWS: dict[str, dict[str, Any]] = {
     "all labels": {"method": "fedavg+supervised", "labels": "all", "per_class": None},
 }
 NEXT = (
-    ("every method and objective", "ls"),
-    ("what a method's settings mean", "show fedprox+fixmatch"),
+    ("every method, objective, data set, network and partition", "ls"),
+    ("who holds what, before training", "data --partition dirichlet:0.5 --labels server --per-class 10"),
     ("labels at the server, uneven clients", "run --labels server --per-class 10 --partition dirichlet:0.5"),
 )
 
