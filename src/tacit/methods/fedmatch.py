@@ -267,8 +267,10 @@ class FedMatch:
             q = functional.softmax(logits.detach(), dim=1)
             labels, sure = agreement_labels(q, told, self.ties), q.amax(dim=1) >= self.threshold
             apart = _inter_client(logits, told, sure if self.consistency_on == "kept" else torch.ones_like(sure))
-            strong = net.apply(whole, views.strong(batch.u[sure], stream), train=True) if sure.any() else None
-            phi = apart if strong is None else cross_entropy(strong, labels[sure]) + apart
+            phi, rows = apart, sure.nonzero().reshape(-1)
+            if len(rows):
+                strong = net.apply(whole, views.strong(batch.u.index_select(0, rows), stream), train=True)
+                phi = cross_entropy(strong, labels[rows]) + apart
             numbers = {"loss_unlabeled": phi, "loss_helpers": apart, "kept": sure.float().mean()}
             l1, l2 = _norms(pair, self.norms)
             total = self.lambda_iccs * phi + lambda_l2 * l2 + lambda_l1 * l1
