@@ -135,7 +135,9 @@ def sample_grid(rows: Sequence[tuple[str, Images]], names: Sequence[str], title:
 
     _, high, wide, _ = rows[0][1].shape
     side = min(1.0, 6.2 / len(names))
-    below = [_wrapped(name, round(side * 14)) for name in names]
+    longest = max(len(word) for name in names for word in name.replace("_", " ").split() or [name])
+    font, letters = (9, 14) if longest <= round(side * 14) else (7.5, 17)  # smaller, before a word is cut in two
+    below = [_wrapped(name, round(side * letters)) for name in names]
     lines = 1 + max(name.count("\n") for name in below)
     size = (side * len(names) + 0.7, (side * high / wide) * len(rows) + 0.5 + 0.15 * lines)
     with matplotlib.rc_context(LOOK):
@@ -148,7 +150,7 @@ def sample_grid(rows: Sequence[tuple[str, Images]], names: Sequence[str], title:
             for axes, image in zip(line, images, strict=True):
                 _image(axes, image)
         for axes, name in zip(grid[-1], below, strict=True):
-            axes.set_xlabel(name)
+            axes.set_xlabel(name, fontsize=font)
             axes.xaxis.label.set_parse_math(False)
     return picture
 
