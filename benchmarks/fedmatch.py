@@ -48,6 +48,8 @@ ROWS: dict[str, Settings] = {
     "fedprox+fixmatch": BASELINE
     | {"method": "fedprox+fixmatch", "objective.threshold": 0.85, "objective.teacher": "plain"},
     "server only": FAST | {"method": "server-only+supervised", "objective.view": "plain"},
+    "server only, 20 epochs": FAST
+    | {"method": "server-only+supervised", "objective.view": "plain", "server.epochs": 20},
     "labels only": FAST | {"method": "fedavg+supervised", "objective.view": "plain"},
     "all labels": FAST | {"method": "fedprox+supervised", "objective.view": "plain", "labels": "all"},
 }
@@ -59,11 +61,20 @@ TASKS: dict[str, tuple[Settings, tuple[str, ...]]] = {
     ),
     "streaming-server": (
         STREAMING | {"split": "fedmatch-streaming-server"},
-        ("server only", "fedprox+uda", "fedprox+fixmatch", "fedmatch", "fedmatch as released", "all labels"),
+        (
+            "server only",
+            "server only, 20 epochs",
+            "fedprox+uda",
+            "fedprox+fixmatch",
+            "fedmatch, λ_ICCS = 0",
+            "fedmatch",
+            "fedmatch as released",
+            "all labels",
+        ),
     ),
     "batch-server": (
         {"split": "fedmatch-batch-iid-server", "cohort": 5, "rounds": 60, "log.evaluate_every": 3},
-        ("server only", "fedmatch", "fedmatch, λ_ICCS = 0", "fedmatch as released"),
+        ("server only", "server only, 20 epochs", "fedmatch, λ_ICCS = 0", "fedmatch", "fedmatch as released"),
     ),
     "interference": (
         {"clients": 1, "labels": "all", "rounds": 100, "log.evaluate_every": 5},
