@@ -3,7 +3,7 @@
 What they know of the unlabeled data is each client's own and is kept from one visit to the next.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -47,14 +47,17 @@ class FlexMatch:
         if "selected" in kept and int(kept["samples"]) == which:
             selected[mine] = kept["selected"].cpu()
 
-        def unlabeled(w: Params, batch: Batch) -> Term:
+        def unlabeled(w: Params, batch: Batch) -> tuple[Tensor, Callable[[Tensor], Term]]:
             q = teacher(w, batch)
             labels, sure = confident(q, flexible_thresholds(selected[mine], q.shape[1], self.threshold).to(q.device))
             certain = confident(q, self.threshold)[1].cpu()
             selected[batch.index[certain]] = labels.cpu()[certain]
-            logits = holder.net.apply(w, holder.views.strong(batch.u, stream), train=True)
-            loss = masked_cross_entropy(logits, labels, sure, "batch")
-            return Term(loss, kept_share(sure), Guesses(batch.index, labels, sure))
+
+            def term(logits: Tensor) -> Term:
+                loss = masked_cross_entropy(logits, labels, sure, "batch")
+                return Term(loss, kept_share(sure), Guesses(batch.index, labels, sure))
+
+            return holder.views.strong(batch.u, stream), term
 
         cost = costs(holder, on_labels(holder, self.view), self.weight, unlabeled)
         return Visit(cost, lambda: {"selected": selected[mine], "samples": torch.tensor(which)} if len(mine) else {})
@@ -78,17 +81,20 @@ class FreeMatch:
         teacher = Teacher(holder, received, self.labeler, "weak", stream)
         usual = _Averages(self.momentum, holder.device, kept)
 
-        def unlabeled(w: Params, batch: Batch) -> Term:
+        def unlabeled(w: Params, batch: Batch) -> tuple[Tensor, Callable[[Tensor], Term]]:
             q = teacher(w, batch)
             c = q.shape[1]
             tau = usual.follow("confidence", q.amax(dim=1).mean(), 1 / c)
             p = usual.follow("probability", q.mean(dim=0), 1 / c)
             h = usual.follow("histogram", torch.bincount(q.argmax(dim=1), minlength=c) / len(q), 1 / c)
             labels, sure = confident(q, p / p.max() * tau)
-            logits = holder.net.apply(w, holder.views.strong(batch.u, stream), train=True)
-            fair = fairness(p, h, functional.softmax(logits, dim=1), sure)
-            loss = masked_cross_entropy(logits, labels, sure, "batch") + self.fairness * fair
-            return Term(loss, kept_share(sure) | {"threshold": tau}, Guesses(batch.index, labels, sure))
+
+            def term(logits: Tensor) -> Term:
+                fair = fairness(p, h, functional.softmax(logits, dim=1), sure)
+                loss = masked_cross_entropy(logits, labels, sure, "batch") + self.fairness * fair
+                return Term(loss, kept_share(sure) | {"threshold": tau}, Guesses(batch.index, labels, sure))
+
+            return holder.views.strong(batch.u, stream), term
 
         return Visit(costs(holder, on_labels(holder, self.view), self.weight, unlabeled), usual.values)
 
@@ -111,7 +117,7 @@ class SoftMatch:
         teacher = Teacher(holder, received, self.labeler, "weak", stream)
         usual = _Averages(self.momentum, holder.device, kept)
 
-        def unlabeled(w: Params, batch: Batch) -> Term:
+        def unlabeled(w: Params, batch: Batch) -> tuple[Tensor, Callable[[Tensor], Term]]:
             q = teacher(w, batch)
             labels = q.argmax(dim=1)
             if self.align:
@@ -120,10 +126,13 @@ class SoftMatch:
             mean = usual.follow("mean", confidence.mean(), 1 / q.shape[1])
             variance = usual.follow("variance", confidence.var(correction=int(len(q) > 1)), 1.0)
             weights = truncated_gaussian(confidence, mean, variance)
-            logits = holder.net.apply(w, holder.views.strong(batch.u, stream), train=True)
-            loss = weighted_mean(functional.cross_entropy(logits, labels, reduction="none"), weights)
             sure = weights > 0.5  # what a hard threshold would have kept, to compare
-            return Term(loss, {"kept": weights.mean(), "threshold": mean}, Guesses(batch.index, labels, sure))
+
+            def term(logits: Tensor) -> Term:
+                loss = weighted_mean(functional.cross_entropy(logits, labels, reduction="none"), weights)
+                return Term(loss, {"kept": weights.mean(), "threshold": mean}, Guesses(batch.index, labels, sure))
+
+            return holder.views.strong(batch.u, stream), term
 
         return Visit(costs(holder, on_labels(holder, self.view), self.weight, unlabeled), usual.values)
 

@@ -76,27 +76,35 @@ class Mixup:
 
     def visit(self, holder: Holder, received: Params, kept: Mapping[str, Tensor]) -> Visit:
         """Partners and shares have a stream of their own."""
-        net, stream = holder.net, holder.stream("unlabeled views")
+        stream = holder.stream("unlabeled views")
         teacher = Teacher(holder, received, self.labeler, self.view, stream)
         drawn, drawn_u = holder.stream("mixup"), holder.stream("mixup unlabeled")
         stream_x = holder.stream("labeled views")
 
-        def supervised(w: Params, batch: Batch) -> Tensor:
+        def labeled(batch: Batch) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
             x = look(holder, self.view, batch.x, stream_x)
             partner, share = _partners(len(x), self.alpha, drawn, x)
-            logits = net.apply(w, mix(x, x[partner], share), train=True)
-            own, other = (functional.cross_entropy(logits, y, reduction="none") for y in (batch.y, batch.y[partner]))
-            return mix(own, other, share).mean()
 
-        def unlabeled(w: Params, batch: Batch) -> Term:
+            def loss(logits: Tensor) -> Tensor:
+                own = functional.cross_entropy(logits, batch.y, reduction="none")
+                other = functional.cross_entropy(logits, batch.y[partner], reduction="none")
+                return mix(own, other, share).mean()
+
+            return mix(x, x[partner], share), loss
+
+        def unlabeled(w: Params, batch: Batch) -> tuple[Tensor, Callable[[Tensor], Term]]:
             u = look(holder, self.view, batch.u, stream)
             q = teacher(w, batch, u)
             partner, share = _partners(len(u), self.alpha, drawn_u, u)
-            logits = net.apply(w, mix(u, u[partner], share), train=True)
-            loss = consistency(logits, mix(q, q[partner], share), self.distance).mean()
-            return Term(loss, {}, Guesses(batch.index, q.argmax(dim=1), torch.ones_like(batch.index, dtype=torch.bool)))
+            target, every = mix(q, q[partner], share), torch.ones_like(batch.index, dtype=torch.bool)
 
-        return Visit(costs(holder, supervised, self.weight * ramp_up(holder.round, self.ramp), unlabeled))
+            def term(logits: Tensor) -> Term:
+                loss = consistency(logits, target, self.distance).mean()
+                return Term(loss, {}, Guesses(batch.index, q.argmax(dim=1), every))
+
+            return mix(u, u[partner], share), term
+
+        return Visit(costs(holder, labeled, self.weight * ramp_up(holder.round, self.ramp), unlabeled))
 
 
 def _agreement(

@@ -62,37 +62,42 @@ class Teacher:
         return torch.where((local.amax(1) > fixed.amax(1))[:, None], local, fixed)
 
 
-def costs(
-    holder: Holder,
-    supervised: Callable[[Params, Batch], Tensor],
-    weight: float,
-    unlabeled: Callable[[Params, Batch], Term],
-) -> Callable[[Params, Batch], Cost]:
-    """What a batch costs: the labeled term plus the weighted unlabeled one, each where there are such samples."""
+# Inputs (n, …) of the one pass that learns, and what their logits (n, c) cost.
+Labeled = Callable[[Batch], tuple[Tensor, Callable[[Tensor], Tensor]]]
+Unlabeled = Callable[[Params, Batch], tuple[Tensor, Callable[[Tensor], Term]]]
+
+
+def costs(holder: Holder, labeled: Labeled, weight: float, unlabeled: Unlabeled) -> Callable[[Params, Batch], Cost]:
+    """What a batch costs: the labeled term plus the weighted unlabeled one, each where there are such samples.
+
+    Both learn from one pass, as in FixMatch's own code: one large batch is faster than two.
+    """
 
     def cost(w: Params, batch: Batch) -> Cost:
-        total, metrics = torch.zeros((), device=holder.device), {}
-        if len(batch.x):
-            total = metrics["loss_supervised"] = supervised(w, batch)
-        if not len(batch.u):
-            return Cost(total, metrics)
-        term = unlabeled(w, batch)
-        metrics |= {"loss_unlabeled": term.loss, "weight_unlabeled": torch.tensor(weight), **term.metrics}
-        return Cost(total + weight * term.loss, metrics, term.guesses)
+        total, metrics, guesses = torch.zeros((), device=holder.device), {}, None
+        inputs, labeled_loss = labeled(batch) if len(batch.x) else (None, None)
+        inputs_u, unlabeled_loss = unlabeled(w, batch) if len(batch.u) else (None, None)
+        seen = [part for part in (inputs, inputs_u) if part is not None]
+        logits = holder.net.apply(w, torch.cat(seen) if len(seen) > 1 else seen[0], train=True)
+        if labeled_loss is not None:
+            total = metrics["loss_supervised"] = labeled_loss(logits[: len(batch.x)])
+        if unlabeled_loss is not None:
+            term = unlabeled_loss(logits[len(batch.x) :])
+            total, guesses = total + weight * term.loss, term.guesses
+            metrics |= {"loss_unlabeled": term.loss, "weight_unlabeled": torch.tensor(weight), **term.metrics}
+        return Cost(total, metrics, guesses)
 
     return cost
 
 
-def on_labels(
-    holder: Holder, view: View, loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy
-) -> Callable[[Params, Batch], Tensor]:
+def on_labels(holder: Holder, view: View, loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy) -> Labeled:
     """The labeled term: a loss of logits (n, c) and labels (n,) on one view of the labeled samples."""
     stream = holder.stream("labeled views")
 
-    def supervised(w: Params, batch: Batch) -> Tensor:
-        return loss(holder.net.apply(w, look(holder, view, batch.x, stream), train=True), batch.y)
+    def labeled(batch: Batch) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        return look(holder, view, batch.x, stream), lambda logits: loss(logits, batch.y)
 
-    return supervised
+    return labeled
 
 
 def kept_share(kept: Tensor) -> dict[str, Tensor]:

@@ -1,6 +1,6 @@
 """Objectives that learn from the labels a model gives with confidence: self-training, FixMatch, UDA."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -38,11 +38,13 @@ class PseudoLabel:
         """Nothing to prepare."""
         stream = holder.stream("unlabeled views")
 
-        def unlabeled(w: Params, batch: Batch) -> Term:
-            logits = holder.net.apply(w, look(holder, self.view, batch.u, stream), train=True)
-            labels, sure = confident(functional.softmax(logits.detach(), dim=1), self.threshold)
-            loss = masked_cross_entropy(logits, labels, sure, self.over)
-            return Term(loss, kept_share(sure), Guesses(batch.index, labels, sure))
+        def unlabeled(w: Params, batch: Batch) -> tuple[Tensor, Callable[[Tensor], Term]]:
+            def term(logits: Tensor) -> Term:
+                labels, sure = confident(functional.softmax(logits.detach(), dim=1), self.threshold)
+                loss = masked_cross_entropy(logits, labels, sure, self.over)
+                return Term(loss, kept_share(sure), Guesses(batch.index, labels, sure))
+
+            return look(holder, self.view, batch.u, stream), term
 
         return Visit(costs(holder, on_labels(holder, self.view), self.weight, unlabeled))
 
@@ -65,11 +67,14 @@ class FixMatch:
         stream = holder.stream("unlabeled views")
         teacher = Teacher(holder, received, self.labeler, self.teacher, stream)
 
-        def unlabeled(w: Params, batch: Batch) -> Term:
+        def unlabeled(w: Params, batch: Batch) -> tuple[Tensor, Callable[[Tensor], Term]]:
             labels, sure = confident(teacher(w, batch), self.threshold)
-            logits = holder.net.apply(w, holder.views.strong(batch.u, stream), train=True)
-            loss = masked_cross_entropy(logits, labels, sure, self.over)
-            return Term(loss, kept_share(sure), Guesses(batch.index, labels, sure))
+
+            def term(logits: Tensor) -> Term:
+                loss = masked_cross_entropy(logits, labels, sure, self.over)
+                return Term(loss, kept_share(sure), Guesses(batch.index, labels, sure))
+
+            return holder.views.strong(batch.u, stream), term
 
         return Visit(costs(holder, on_labels(holder, self.view), self.weight, unlabeled))
 
@@ -99,11 +104,14 @@ class Uda:
                 logits, y, annealing_threshold(progress(holder), logits.shape[1], self.annealing)
             )
 
-        def unlabeled(w: Params, batch: Batch) -> Term:
+        def unlabeled(w: Params, batch: Batch) -> tuple[Tensor, Callable[[Tensor], Term]]:
             q = teacher(w, batch)
             labels, sure = confident(q, self.threshold)
-            logits = holder.net.apply(w, holder.views.strong(batch.u, stream), train=True)
-            loss = weighted_mean(divergence(logits, sharpen(q, self.temperature)), sure, self.over)
-            return Term(loss, kept_share(sure), Guesses(batch.index, labels, sure))
+
+            def term(logits: Tensor) -> Term:
+                loss = weighted_mean(divergence(logits, sharpen(q, self.temperature)), sure, self.over)
+                return Term(loss, kept_share(sure), Guesses(batch.index, labels, sure))
+
+            return holder.views.strong(batch.u, stream), term
 
         return Visit(costs(holder, on_labels(holder, self.view, labeled), self.weight, unlabeled))

@@ -21,10 +21,11 @@ class Supervised:
 
     def visit(self, holder: Holder, received: Params, kept: Mapping[str, Tensor]) -> Visit:
         """Nothing to prepare."""
-        supervised = on_labels(holder, self.view)
+        labeled = on_labels(holder, self.view)
 
         def cost(w: Params, batch: Batch) -> Cost:
-            loss = supervised(w, batch)
+            x, loss_of = labeled(batch)
+            loss = loss_of(holder.net.apply(w, x, train=True))
             return Cost(loss, {"loss_supervised": loss})
 
         return Visit(cost)
