@@ -44,6 +44,7 @@ ROWS: dict[str, Settings] = {
     "fedmatch": SLOW | {"method": "fedmatch"},
     "fedmatch as released": SLOW | {"method": "fedmatch", "method.preset": "as-released"},
     "fedmatch, λ_ICCS = 0": SLOW | {"method": "fedmatch", "method.lambda_iccs": 0.0},
+    "fedmatch, λ_L2 = 0": SLOW | {"method": "fedmatch", "method.lambda_l2": 0.0},
     "fedprox+uda": BASELINE | {"method": "fedprox+uda"},
     "fedprox+fixmatch": BASELINE
     | {"method": "fedprox+fixmatch", "objective.threshold": 0.85, "objective.teacher": "plain"},
@@ -67,6 +68,7 @@ TASKS: dict[str, tuple[Settings, tuple[str, ...]]] = {
             "fedprox+uda",
             "fedprox+fixmatch",
             "fedmatch, λ_ICCS = 0",
+            "fedmatch, λ_L2 = 0",
             "fedmatch",
             "fedmatch as released",
             "all labels",
