@@ -5,7 +5,7 @@
     python benchmarks/fedmatch.py batch-server                  Table 1, CIFAR-10, labels at the server
     python benchmarks/fedmatch.py interference                  Figure 6 (c): accuracy on the labeled samples themselves
 
-What is smaller than in the paper: a ResNet-9 of a sixteenth of the width (26,216 parameters on Fashion-MNIST), 5 rounds
+What is smaller than in the paper: a ResNet-9 of a sixteenth of the width (25,988 parameters on Fashion-MNIST), 5 rounds
 per streaming step instead of 10, 60 rounds of the batch task instead of 200. Data is looked for in TACIT_DATA.
 The paper's λ_s = 10 at a learning rate of 0.001 is a rate of 0.01 and a weight of 0.1 for the other rows.
 """

@@ -364,6 +364,15 @@ def test_compare_adds_bounds(shell: Shell) -> None:
     assert "all-labels-strong" in (shell.folder / "page.html").read_text()
 
 
+def test_a_misspelt_bound_is_answered_with_the_bound(shell: Shell) -> None:
+    said = shell("compare", "images.npz.toml", "--methods", "all-lables", "--out", "all")
+    assert (said.code, said.err) == (2, "tacit: unknown method 'all-lables': did you mean 'all-labels'?\n")
+
+
+def test_show_names_the_presets(shell: Shell) -> None:
+    assert "method.preset: as-written, as-released, as-released-server" in shell("show", "fedmatch").out
+
+
 def test_compare_counts_a_seed_once(shell: Shell) -> None:
     said = shell("compare", "images.npz.toml", "--methods", "fedavg,fedavg", "--seeds", "1,1,01", "--out", "all", "-q")
     assert said.code == 0

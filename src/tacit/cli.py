@@ -21,6 +21,18 @@ app = typer.Typer(
 )
 KINDS = ("methods", "objectives", "datasets", "nets", "partitions", "splits")
 
+# Options that several commands share.
+Config = Annotated[Path | None, typer.Argument(help="A TOML config; options on the command line win over it.")]
+Data = Annotated[str | None, typer.Option(help="Data set, or a path: image folder, .csv manifest, .npz.")]
+Split = Annotated[str | None, typer.Option(help="Data settings of a paper, of `tacit ls splits`.")]
+Labels = Annotated[str | None, typer.Option(help="Who has labels: client, server, some, all.")]
+PerClass = Annotated[int | None, typer.Option(help="Labels per class at each holder of labels.")]
+NLabels = Annotated[int | None, typer.Option(help="Labels in total.")]
+LabelFraction = Annotated[float | None, typer.Option(help="Labels as a share of the samples.")]
+Validation = Annotated[int | None, typer.Option(help="Validation samples at the server.")]
+Clients = Annotated[int | None, typer.Option(help="Number of clients.")]
+Partition = Annotated[str | None, typer.Option(help="How samples are dealt, of `tacit ls partitions`.")]
+Seed = Annotated[int | None, typer.Option(help="Seed of all randomness.")]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any setting, e.g. method.mu=0.1")]
 Out = Annotated[Path | None, typer.Option(help="Run directory; a new one under runs/ when not given.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only the last line.")]
@@ -88,53 +100,49 @@ def show(method: Annotated[str, typer.Argument(help="fedavg, fedavg+fixmatch, my
                 default = json.dumps(item.default, default=str)
                 table.add_row(f"{section}.{item.name}", escape(default), escape(item.comment))
         console.print(table)
+        if presets := getattr(kind, "PRESETS", None):
+            console.print(f"method.preset: {', '.join(presets)}", highlight=False, markup=False)
         console.print()
 
 
 @app.command()
 def data(
-    config: Annotated[
-        Path | None, typer.Argument(help="A TOML config; options on the command line win over it.")
-    ] = None,
-    data: Annotated[str | None, typer.Option(help="Data set, or a path: image folder, .csv manifest, .npz.")] = None,
-    split: Annotated[str | None, typer.Option(help="Data settings of a paper, of `tacit ls splits`.")] = None,
-    labels: Annotated[str | None, typer.Option(help="Who has labels: client, server, some, all.")] = None,
-    per_class: Annotated[int | None, typer.Option(help="Labels per class at each holder of labels.")] = None,
-    n_labels: Annotated[int | None, typer.Option(help="Labels in total.")] = None,
-    label_fraction: Annotated[float | None, typer.Option(help="Labels as a share of the samples.")] = None,
-    validation: Annotated[int | None, typer.Option(help="Validation samples at the server.")] = None,
-    clients: Annotated[int | None, typer.Option(help="Number of clients.")] = None,
-    partition: Annotated[str | None, typer.Option(help="How samples are dealt, of `tacit ls partitions`.")] = None,
+    config: Config = None,
+    data: Data = None,
+    split: Split = None,
+    labels: Labels = None,
+    per_class: PerClass = None,
+    n_labels: NLabels = None,
+    label_fraction: LabelFraction = None,
+    validation: Validation = None,
+    clients: Clients = None,
+    partition: Partition = None,
     set: Set = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of all randomness.")] = None,
+    seed: Seed = None,
     out: Annotated[Path | None, typer.Option(help="For the figures; a new folder in runs/ when not given.")] = None,
     format: Annotated[str, typer.Option(help="Of the figures: png, svg or pdf.")] = "png",
 ) -> None:
     """Look before you train: who holds which classes and labels, and what the views do to a sample."""
-    from tacit import config as configs
+    given = locals()
     from tacit import look
 
-    options: dict[str, Any] = {name: value for name, value in locals().items() if name in configs.OPTIONS}
-    base = configs.read(config) if config else {}
-    settings = configs.from_options(options | dict(map(configs.parse_assignment, set or [])), base)
+    settings = _settings(config, given, set)
     look.show(settings, out or _fresh(f"data-{Path(settings.data.name).stem}"), format, Console())
 
 
 @app.command()
 def run(
-    config: Annotated[
-        Path | None, typer.Argument(help="A TOML config; options on the command line win over it.")
-    ] = None,
+    config: Config = None,
     method: Annotated[str | None, typer.Option(help="Method, or method+objective.")] = None,
-    data: Annotated[str | None, typer.Option(help="Data set, or a path: image folder, .csv manifest, .npz.")] = None,
-    split: Annotated[str | None, typer.Option(help="Data settings of a paper, of `tacit ls splits`.")] = None,
-    labels: Annotated[str | None, typer.Option(help="Who has labels: client, server, some, all.")] = None,
-    per_class: Annotated[int | None, typer.Option(help="Labels per class at each holder of labels.")] = None,
-    n_labels: Annotated[int | None, typer.Option(help="Labels in total.")] = None,
-    label_fraction: Annotated[float | None, typer.Option(help="Labels as a share of the samples.")] = None,
-    validation: Annotated[int | None, typer.Option(help="Validation samples at the server.")] = None,
-    clients: Annotated[int | None, typer.Option(help="Number of clients.")] = None,
-    partition: Annotated[str | None, typer.Option(help="How samples are dealt, of `tacit ls partitions`.")] = None,
+    data: Data = None,
+    split: Split = None,
+    labels: Labels = None,
+    per_class: PerClass = None,
+    n_labels: NLabels = None,
+    label_fraction: LabelFraction = None,
+    validation: Validation = None,
+    clients: Clients = None,
+    partition: Partition = None,
     cohort: Annotated[int | None, typer.Option(help="Clients per round.")] = None,
     net: Annotated[str | None, typer.Option(help="Network.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds of communication.")] = None,
@@ -145,18 +153,16 @@ def run(
     workers: Annotated[int | None, typer.Option(help="Worker processes; one per core when not given.")] = None,
     device: Annotated[str | None, typer.Option(help="Torch device.")] = None,
     engine: Annotated[str | None, typer.Option(help="local")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of all randomness.")] = None,
+    seed: Seed = None,
     out: Out = None,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
     """Train one model and save the run."""
-    from tacit import config as configs
+    given = locals()
     from tacit.experiment import Experiment
 
-    options: dict[str, Any] = {name: value for name, value in locals().items() if name in configs.OPTIONS}
-    base = configs.read(config) if config else {}
-    settings = configs.from_options(options | dict(map(configs.parse_assignment, set or [])), base)
+    settings = _settings(config, given, set)
     experiment = Experiment.create(settings, out or _fresh(f"{settings.method_name}-{Path(settings.data.name).stem}"))
     _play(experiment, quiet, json)
 
@@ -228,6 +234,15 @@ def _fail(message: str) -> None:
     if message:  # without a command there is none: the help was shown instead
         print(f"tacit: {' '.join(message.split())}", file=sys.stderr)
     sys.exit(2)
+
+
+def _settings(config: Path | None, given: dict[str, Any], set: list[str] | None) -> Any:
+    """The config a file, the options among `given` and the assignments make, each winning over those before."""
+    from tacit import config as configs
+
+    options = {name: value for name, value in given.items() if name in configs.OPTIONS}
+    base = configs.read(config) if config else {}
+    return configs.from_options(options | dict(map(configs.parse_assignment, set or [])), base)
 
 
 def _play(experiment: Any, quiet: bool, as_json: bool) -> None:

@@ -1,6 +1,7 @@
 """Several methods and seeds on one config, each in a run directory of its own; finished runs are kept."""
 
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from rich.console import Console
 from tacit import config as configs
 from tacit import display
 from tacit.config import Config
-from tacit.errors import TacitError
+from tacit.errors import TacitError, unknown
 from tacit.experiment import Experiment
 from tacit.report.read import Run, load
 
@@ -40,6 +41,8 @@ def compare(
 def _plan(base: Mapping[str, Any], extra: Mapping[str, Any], method: str, seed: int) -> Config:
     """The config of one row."""
     if method not in BOUNDS:
+        if get_close_matches(method, BOUNDS, n=1, cutoff=0.8):
+            raise unknown("method", method, BOUNDS)
         return configs.from_options({**extra, "method": method, "seed": seed}, base)
     # The settings of methods and objectives are for the others; data, network and training are common to all.
     base = {name: value for name, value in base.items() if name not in ("method", "objective")}

@@ -38,7 +38,7 @@ def data_folder() -> Path:
     """Where data sets lie: `TACIT_DATA`, or a cache folder of this user."""
     if named := os.environ.get("TACIT_DATA"):
         return Path(named).expanduser()
-    import pooch  # type: ignore[import-untyped]  # it brings no types
+    import pooch
 
     return Path(pooch.os_cache("tacit"))
 
