@@ -31,6 +31,22 @@ from tacit.params import Params, Sparse, patch, sparsify
 SERVER = -1  # the server's number among the entities that have a learning rate
 
 
+# What the released code does where its clients have labels, and the paper does not say.
+_RELEASED: dict[str, Any] = {
+    "cached": False,
+    "threshold": 0.75,
+    "ties": "lowest",
+    "consistency_on": "kept",
+    "lambda_l1": 1e-4,
+    "psi_start": 0.2,
+    "delta_down": 5e-5,
+    "delta_up": 5e-5,
+    "mask_down": False,
+    "zero": 5e-6,
+    "noise": "pixels",
+}
+
+
 @dataclass(frozen=True)
 class Pair:
     """σ, learnt from labels, and ψ, learnt without: θ = σ + ψ. Buffers are σ's alone."""
@@ -114,35 +130,10 @@ class FedMatch:
     needs = Needs(fresh_momentum=True, averaged_buffers=True)
     PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "as-written": {},
-        # Labels at the clients.
-        "as-released": {
-            "cached": False,
-            "threshold": 0.75,
-            "ties": "lowest",
-            "consistency_on": "kept",
-            "lambda_l1": 1e-4,
-            "psi_start": 0.2,
-            "delta_down": 5e-5,
-            "delta_up": 5e-5,
-            "mask_down": False,
-            "zero": 5e-6,
-            "noise": "pixels",
-        },
-        # Labels at the server.
-        "as-released-server": {
-            "cached": False,
-            "threshold": 0.75,
-            "ties": "lowest",
-            "consistency_on": "kept",
-            "lambda_l1": 1e-5,
-            "psi_start": 0.2,
-            "delta_down": 1e-5,
-            "delta_up": 1e-5,
-            "mask_down": False,
-            "zero": 1e-5,
-            "noise": "pixels",
-            "patience": 20,
-        },
+        "as-released": _RELEASED,  # labels at the clients
+        "as-released-server": _RELEASED
+        | {"lambda_l1": 1e-5, "delta_down": 1e-5, "delta_up": 1e-5, "zero": 1e-5}
+        | {"patience": 20},
     }
 
     def start(self, server: ServerContext) -> FedMatchState:
@@ -211,8 +202,11 @@ class FedMatch:
             return state
         rate = state.rates.get(SERVER, Rate())
         slowed = replace(server, train=replace(server.train, lr=server.train.lr * rate.share))
-        part = Part(state.common.sigma, self._supervised(slowed, state.common))
-        trained = fit_in_turns(slowed, {"sigma": part}, labels_only=True)["sigma"]
+        turns = {
+            "sigma": Part(state.common.sigma, self._supervised(slowed)),
+            "psi": Part(state.common.psi, _nothing),
+        }
+        trained = fit_in_turns(slowed, turns, labels_only=True)["sigma"]
         for name, value in trained.metrics.items():
             server.log(name, value)
         common = Pair(trained.params, state.common.psi)
@@ -221,7 +215,7 @@ class FedMatch:
 
     def _turns(self, client: Holder, got: Pair, helpers: Sequence[Params]) -> dict[str, Part]:
         """What is trained, in this order: σ by Eq. 4, then ψ by Eq. 5; undivided, one set by both at once."""
-        supervised, unsupervised = self._supervised(client, got), self._unsupervised(client, got, helpers)
+        supervised, unsupervised = self._supervised(client), self._unsupervised(client, got, helpers)
         costs = {"sigma": supervised, "psi": unsupervised}
         if self.learns == "one":
             costs = {"sigma": lambda now, batch: _sum(supervised(now, batch), unsupervised(now, batch))}
@@ -233,7 +227,7 @@ class FedMatch:
             for name, start in starts.items()
         }
 
-    def _supervised(self, holder: Holder, got: Pair) -> Callable[[Mapping[str, Params], Batch], Cost | None]:
+    def _supervised(self, holder: Holder) -> Callable[[Mapping[str, Params], Batch], Cost | None]:
         """Eq. 4: λ_s · CrossEntropy(y, p_{σ+ψ*}(y|x))."""
         stream = holder.stream("labeled views")
 
@@ -241,7 +235,7 @@ class FedMatch:
             if not len(batch.x):
                 return None
             x = look(holder, self.view, batch.x, stream)
-            loss = cross_entropy(holder.net.apply(theta(_as_pair(now, got)), x, train=True), batch.y)
+            loss = cross_entropy(holder.net.apply(theta(Pair(**now)), x, train=True), batch.y)
             return Cost(self.lambda_s * loss, {"loss_supervised": loss})
 
         return cost
@@ -260,7 +254,7 @@ class FedMatch:
         def cost(now: Mapping[str, Params], batch: Batch) -> Cost | None:
             if not len(batch.u):
                 return None
-            pair = _as_pair(now, got)
+            pair = Pair(**now)
             whole, told = theta(pair), answers[:, batch.index.to(client.device)]
             with torch.set_grad_enabled(bool(len(told))):  # without helpers the plain view only labels
                 logits = net.apply(whole, views.plain(batch.u), train=True)
@@ -348,19 +342,17 @@ class FedMatch:
         self, state: FedMatchState, client: int, helpers: tuple[Params, ...] | None, delta: float
     ) -> list[dict[str, Sparse]]:
         """Of σ and ψ against what the client holds, and of its helpers against what it then has."""
-        held, common = state.held.get(client), state.common
-        if held is None:  # a client that has nothing gets everything
-            held, delta = Pair(params.zeros_like(common.sigma), params.zeros_like(common.psi)), 0.0
-        sigma = sparsify(common.sigma, held.sigma, delta)
-        psi = sparsify(_without_small(common.psi, self.zero), held.psi, delta)
+        held, new = _held(state, client), client not in state.held
+        delta = 0.0 if new else delta  # a client that has nothing gets everything
+        sigma = sparsify(state.common.sigma, held.sigma, delta)
+        psi = sparsify(_without_small(state.common.psi, self.zero), held.psi, delta)
         then = self._lent(Pair(patch(held.sigma, sigma), patch(held.psi, psi))) if helpers else {}
         return [sigma, psi, *(sparsify(each, then, delta) for each in helpers or ())]
 
     def _received(self, state: FedMatchState, client: int) -> Pair:
         """What the client had before it learned: what it held and what it was sent."""
         sigma, psi = self._changes(state, client, None, self.delta_down if self.mask_down else 0.0)
-        zeros = Pair(params.zeros_like(state.common.sigma), params.zeros_like(state.common.psi))
-        held = state.held.get(client, zeros)
+        held = _held(state, client)
         return Pair(patch(held.sigma, sigma), patch(held.psi, psi))
 
 
@@ -398,9 +390,10 @@ def _nothing(now: Mapping[str, Params], batch: Batch) -> None:
     """What a batch costs a part that does not learn."""
 
 
-def _as_pair(now: Mapping[str, Params], got: Pair) -> Pair:
-    """σ and ψ as they are while they learn; a part that does not learn is as it came."""
-    return Pair(now.get("sigma", got.sigma), now.get("psi", got.psi))
+def _held(state: FedMatchState, client: int) -> Pair:
+    """What the server knows a client to hold: zeros before its first upload."""
+    nothing = Pair(params.zeros_like(state.common.sigma), params.zeros_like(state.common.psi))
+    return state.held.get(client, nothing)
 
 
 def _zeros(client: ClientContext) -> Pair:
