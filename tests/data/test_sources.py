@@ -318,3 +318,9 @@ def check_refused(name: str, message: str) -> None:
         load(name)
     assert name in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["arr.npy", "some/arr.npy"])
+def test_a_single_array_is_answered_with_the_way_to_save_two(name: str) -> None:
+    with pytest.raises(TacitError, match=f"^{name} holds a single array: save images and labels with numpy.savez"):
+        find(name)

@@ -37,6 +37,8 @@ def find(name: str, size: int | None = None) -> Callable[[], Source]:
     """
     if size is not None and size < 1:
         raise TacitError(f"images can not be scaled to {size} pixels: choose a size of 1 or more")
+    if name.endswith(".npy"):
+        raise TacitError(f"{name} holds a single array: save images and labels with numpy.savez('my.npz', x=…, y=…)")
     if is_path(name):
         return _own(name, size)
     if name == "chestmnist":
