@@ -159,7 +159,8 @@ def check(kind: type, values: Mapping[str, Any], path: str, hidden: Iterable[str
 
 def settings(kind: type) -> list[Setting]:
     """The fields of a dataclass with their types, defaults and the comments beside them in the source."""
-    comments = _comments(inspect.getsource(kind))
+    owners = [owner for owner in reversed(kind.__mro__) if is_dataclass(owner)]  # a variant has its origin's fields too
+    comments = {name: text for owner in owners for name, text in _comments(inspect.getsource(owner)).items()}
     found = []
     for item in fields(kind):
         default = item.default if item.default is not MISSING else None

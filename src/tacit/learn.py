@@ -91,6 +91,7 @@ def fit(
     prox: float = 0.0,
     correction: Params | None = None,
     extra: Callable[[Params, Batch], Tensor] | None = None,
+    mixed: int = 0,
 ) -> Trained:
     """Train `start` on what the holder has, by its settings.
 
@@ -102,6 +103,7 @@ def fit(
         prox: μ of the proximal term μ/2·‖w - start‖².
         correction: added to every gradient (SCAFFOLD's c - c_i), for the trainable parameters.
         extra: a further term of the loss.
+        mixed: see `batches`.
     """
     train, net, kept = holder.train, holder.net, kept or Kept()
     if train.buffers == "keep" and kept.buffers is not None:
@@ -114,7 +116,7 @@ def fit(
 
     run = _Descent(holder, start, kept.velocity if train.optimizer == "keep" else None, prox, correction)
     with seeded(holder.stream("layers"), holder.device):
-        for batch in batches(holder, objective.labels_only):
+        for batch in batches(holder, objective.labels_only, mixed=mixed):
             run.step(cost(run.w, batch))
     w = params.clone(run.w)
     velocity = run.velocity if train.optimizer == "keep" else None
@@ -150,26 +152,49 @@ def fit_in_turns(holder: Holder, parts: Mapping[str, Part], labels_only: bool = 
     }
 
 
-def batches(holder: Holder, labels_only: bool = False, once: bool = False) -> Iterator[Batch]:
+def batches(holder: Holder, labels_only: bool = False, once: bool = False, mixed: int = 0) -> Iterator[Batch]:
     """The batches of one visit, or of one epoch; the longer of labeled and unlabeled data makes an epoch.
 
     The shorter is repeated. The two draw from streams of their own, so unlabeled data does not change which labeled
-    samples meet.
+    samples meet. Or they are `mixed`: batches of `train.batch` samples of all, the labeled ones so many times each.
     """
     samples, train = holder.samples, holder.train
-    labeled = samples.labeled
-    unlabeled = labeled[:0] if labels_only else samples.unlabeled
-    size, size_u = train.batch, train.unlabeled_batch or train.batch
-    epoch = max(ceil(len(labeled) / size), ceil(len(unlabeled) / size_u))
+    epoch = epoch_steps(holder, labels_only, mixed)
     if not epoch:
         return
     total = epoch if once else train.steps or epoch * train.epochs
-    rows = _endless(labeled, size, holder.stream("labeled batches"))
-    rows_u = _endless(unlabeled, size_u, holder.stream("unlabeled batches"))
-    for row, row_u in islice(zip(rows, rows_u, strict=False), total):
+    for row, row_u in islice(_rows(holder, labels_only, mixed), total):
         shown, u = samples.take(row), samples.x.index_select(0, row_u)
         x, y = shown.x.to(holder.device), shown.y.to(holder.device)
         yield Batch(x, y, u.to(holder.device), row_u)
+
+
+def epoch_steps(holder: Holder, labels_only: bool = False, mixed: int = 0) -> int:
+    """How many batches make an epoch; 0 where there is nothing to train on."""
+    train, labeled, unlabeled = holder.train, *_positions(holder, labels_only)
+    if mixed:
+        return ceil((mixed * len(labeled) + len(unlabeled)) / train.batch)
+    return max(ceil(len(labeled) / train.batch), ceil(len(unlabeled) / (train.unlabeled_batch or train.batch)))
+
+
+def _positions(holder: Holder, labels_only: bool) -> tuple[Tensor, Tensor]:
+    """Where the labeled samples stand, and the unlabeled ones that count."""
+    labeled = holder.samples.labeled
+    return labeled, labeled[:0] if labels_only else holder.samples.unlabeled
+
+
+def _rows(holder: Holder, labels_only: bool, mixed: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Positions of labeled and of unlabeled samples, batch by batch, without end."""
+    train, labeled, unlabeled = holder.train, *_positions(holder, labels_only)
+    if mixed:
+        known = torch.zeros(len(holder.samples), dtype=torch.bool).index_fill_(0, labeled, True)
+        pool = torch.cat([labeled.repeat(mixed), unlabeled])
+        for row in _endless(pool, train.batch, holder.stream("mixed batches")):
+            yield row[known[row]], row[~known[row]]
+    else:
+        rows = _endless(labeled, train.batch, holder.stream("labeled batches"))
+        rows_u = _endless(unlabeled, train.unlabeled_batch or train.batch, holder.stream("unlabeled batches"))
+        yield from zip(rows, rows_u, strict=False)
 
 
 def _endless(index: Tensor, size: int, stream: torch.Generator) -> Iterator[Tensor]:

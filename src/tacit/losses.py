@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 Denominator = Literal["batch", "kept"]
-Distance = Literal["mse", "kl"]
+Distance = Literal["mse", "squared", "kl"]
 Annealing = Literal["none", "linear", "log", "exp"]
 
 
@@ -49,13 +49,14 @@ def divergence(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def consistency(logits: Tensor, targets: Tensor, distance: Distance) -> Tensor:
-    """(n, c), (n, c) -> (n,): how far predictions are from target probabilities (FedSiam, Eq. 4 and 5).
+    """(n, c), (n, c) -> (n,): how far predictions are from target probabilities.
 
-    `mse` is averaged over the classes, as Mean Teacher does.
+    `squared` is ‖q - p‖² and `kl` is KL(q ‖ p) (FedSiam, Eq. 4 and 5); `mse` is averaged over classes (Mean Teacher).
     """
     if distance == "kl":
         return divergence(logits, targets)
-    return (functional.softmax(logits, dim=1) - targets.detach()).square().mean(dim=1)
+    apart = (functional.softmax(logits, dim=1) - targets.detach()).square()
+    return apart.mean(dim=1) if distance == "mse" else apart.sum(dim=1)
 
 
 def ramp_up(elapsed: float, length: float) -> float:

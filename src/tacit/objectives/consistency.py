@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tacit.learn import Batch, Cost, Visit
-from tacit.losses import Distance, consistency, cross_entropy, mix, ramp_up
+from tacit.learn import Batch, Visit
+from tacit.losses import Distance, consistency, mix, ramp_up
 from tacit.method import Guesses, Holder, NonNegative, Positive, Probability
-from tacit.objectives.parts import Labeler, Teacher, Term, View, costs, look
+from tacit.objectives.parts import Labeler, Teacher, Term, View, agreement, costs, look
 from tacit.params import Params, channels_last
 
 
@@ -20,7 +20,7 @@ class Pi:
 
     weight: NonNegative = 1.0  # of the consistency term, once it has grown
     ramp: NonNegative = 10.0  # rounds over which the weight grows as exp(-5·(1 - t/T)²); 0: it is there at once
-    distance: Distance = "mse"  # between answer and target: mse or kl
+    distance: Distance = "mse"  # between answer and target: mse, squared (summed over classes) or kl
     view: View = "weak"  # how both views are made
 
     labels_only = False
@@ -28,7 +28,7 @@ class Pi:
     def visit(self, holder: Holder, received: Params, kept: Mapping[str, Tensor]) -> Visit:
         """The teacher is the model itself; a copy, so that its pass leaves BatchNorm's statistics alone."""
         weight = self.weight * ramp_up(holder.round, self.ramp)
-        return Visit(_agreement(holder, self.view, weight, self.distance, channels_last))
+        return Visit(agreement(holder, self.view, self.distance, lambda: weight, channels_last))
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class MeanTeacher:
     alpha: Probability = 0.999  # α: how slowly the teacher follows; it grows to this as 1 - 1/(t + 1)
     weight: NonNegative = 1.0  # of the consistency term, once it has grown
     ramp: NonNegative = 10.0  # rounds over which the weight grows as exp(-5·(1 - t/T)²); 0: it is there at once
-    distance: Distance = "mse"  # between answer and target: mse or kl
+    distance: Distance = "mse"  # between answer and target: mse, squared (summed over classes) or kl
     view: View = "weak"  # how both views are made
 
     labels_only = False
@@ -57,7 +57,7 @@ class MeanTeacher:
             steps += 1
             return teacher
 
-        return Visit(_agreement(holder, self.view, weight, self.distance, follow))
+        return Visit(agreement(holder, self.view, self.distance, lambda: weight, follow))
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Mixup:
     alpha: Positive = 1.0  # mixing shares λ are drawn from Beta(α, α)
     weight: NonNegative = 1.0  # of the unlabeled term, once it has grown
     ramp: NonNegative = 10.0  # rounds over which the weight grows as exp(-5·(1 - t/T)²); 0: it is there at once
-    distance: Distance = "mse"  # between the answer to a mixed unlabeled image and the mixed answers: mse or kl
+    distance: Distance = "mse"  # between the answer to a mixed unlabeled image and the mixed answers: mse, squared, kl
     labeler: Labeler = "local"  # who labels: the model as it trains, once the received one, the more confident of both
     view: View = "weak"  # how images are augmented before they are mixed
 
@@ -105,28 +105,6 @@ class Mixup:
             return mix(u, u[partner], share), term
 
         return Visit(costs(holder, labeled, self.weight * ramp_up(holder.round, self.ramp), unlabeled))
-
-
-def _agreement(
-    holder: Holder, view: View, weight: float, distance: Distance, teacher: Callable[[Params], Params]
-) -> Callable[[Params, Batch], Cost]:
-    """Cross-entropy on the labeled samples and consistency on all, as both papers have it."""
-    net, stream, stream_t = holder.net, holder.stream("student views"), holder.stream("teacher views")
-
-    def cost(w: Params, batch: Batch) -> Cost:
-        x = torch.cat([batch.x, batch.u])
-        logits = net.apply(w, look(holder, view, x, stream), train=True)
-        with torch.no_grad():
-            target = functional.softmax(net.apply(teacher(w), look(holder, view, x, stream_t), train=True), dim=1)
-        apart = consistency(logits, target, distance).mean()
-        metrics = {"loss_unlabeled": apart, "weight_unlabeled": torch.tensor(weight)}
-        total = weight * apart
-        if len(batch.x):
-            metrics["loss_supervised"] = cross_entropy(logits[: len(batch.x)], batch.y)
-            total = total + metrics["loss_supervised"]
-        return Cost(total, metrics)
-
-    return cost
 
 
 def _partners(n: int, alpha: float, stream: torch.Generator, like: Tensor) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from tacit.learn import Batch, Cost, predict
-from tacit.losses import cross_entropy
+from tacit.losses import Distance, consistency, cross_entropy
 from tacit.method import Guesses, Holder
 from tacit.params import Params
 
@@ -98,6 +98,38 @@ def on_labels(holder: Holder, view: View, loss: Callable[[Tensor, Tensor], Tenso
         return look(holder, view, batch.x, stream), lambda logits: loss(logits, batch.y)
 
     return labeled
+
+
+def agreement(
+    holder: Holder,
+    view: View,
+    distance: Distance,
+    weight: Callable[[], float],
+    target: Callable[[Params], Params],
+    over: Literal["labeled", "batch"] = "labeled",
+) -> Callable[[Params, Batch], Cost]:
+    """Cross-entropy on the labeled samples plus weighted consistency on all: Π-model, Mean Teacher, FedSiam.
+
+    `target` says what a model has to agree with on another view. The first term is a mean over the labeled samples,
+    or their sum over the whole batch; the second always a mean over all.
+    """
+    net, stream, stream_t = holder.net, holder.stream("student views"), holder.stream("teacher views")
+
+    def cost(w: Params, batch: Batch) -> Cost:
+        x = torch.cat([batch.x, batch.u])
+        logits = net.apply(w, look(holder, view, x, stream), train=True)
+        with torch.no_grad():
+            told = functional.softmax(net.apply(target(w), look(holder, view, x, stream_t), train=True), dim=1)
+        apart, beta = consistency(logits, told, distance).mean(), weight()
+        metrics = {"loss_unlabeled": apart, "weight_unlabeled": torch.tensor(beta)}
+        total = beta * apart
+        if len(batch.x):
+            metrics["loss_supervised"] = cross_entropy(logits[: len(batch.x)], batch.y)
+            share = len(batch.x) / len(x) if over == "batch" else 1.0
+            total = total + share * metrics["loss_supervised"]
+        return Cost(total, metrics)
+
+    return cost
 
 
 def kept_share(kept: Tensor) -> dict[str, Tensor]:
