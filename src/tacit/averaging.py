@@ -1,7 +1,7 @@
 """What methods that exchange and average whole models share: their messages and the average itself."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from tacit import params
@@ -10,6 +10,7 @@ from tacit.method import ClientContext, Reply, ServerContext
 from tacit.params import Params
 
 Weights = Literal["samples", "uniform"]
+Turn = Literal["before", "after"]
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,11 @@ def train_on_server(server: ServerContext, state: WeightsState, objective: Objec
     return WeightsState(trained.params, trained.kept)
 
 
+def before_rounds(server: ServerContext) -> ServerContext:
+    """The server before round 0, with random streams of its own: that round will draw from the same names."""
+    return replace(server, streams=server.streams.within("start"))
+
+
 def answer(client: ClientContext, trained: Trained, objective: Objective) -> Reply[Kept, WeightsUp]:
     """The trained model on its way up; a client that had nothing to train on only listened."""
     n = len(client.data.labeled if objective.labels_only else client.data)
@@ -85,6 +91,11 @@ def settle(server: ServerContext, held: Params, merged: Params) -> Params:
     if server.train.buffers == "keep":
         return merged | {name: held[name] for name in server.net.buffers}
     if server.train.buffers == "recompute" and len(server.samples):
-        parts = server.samples.x.split(EVALUATION_BATCH)
-        return server.net.restate(merged, (server.views.plain(x.to(server.device)) for x in parts))
+        return restated(server, merged)
     return merged
+
+
+def restated(server: ServerContext, w: Params) -> Params:
+    """The model with BatchNorm statistics taken over the server's samples, whatever training left there."""
+    parts = server.samples.x.split(EVALUATION_BATCH)
+    return server.net.restate(w, (server.views.plain(x.to(server.device)) for x in parts))

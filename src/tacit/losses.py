@@ -37,6 +37,12 @@ def weighted_mean(losses: Tensor, weights: Tensor, over: Denominator = "batch") 
     return torch.where(weights > 0, losses * weights, 0.0).sum() / count  # an infinite loss that does not count is 0
 
 
+def complementary(logits: Tensor, y: Tensor) -> Tensor:
+    """(n, c), (n,) -> scalar: mean of -log(1 - p(y)), the cost of the class a sample is not (FedSEAL, Eq. 15)."""
+    others = logits.masked_fill(functional.one_hot(y, logits.shape[1]).bool(), -torch.inf)
+    return (logits.logsumexp(dim=1) - others.logsumexp(dim=1)).mean()
+
+
 def sharpen(probabilities: Tensor, temperature: float) -> Tensor:
     """(n, c) -> (n, c): q^(1/T), normalised; T = 1 changes nothing, T → 0 leaves the most probable class (UDA)."""
     return functional.softmax(probabilities.clamp(min=1e-30).log() / temperature, dim=1)

@@ -126,6 +126,7 @@ class Guesses:
     index: Tensor
     label: Tensor
     kept: Tensor
+    excluded: Tensor | None = None  # complementary labels: a class that the sample is not, -1 for none
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ on that name only, so it does not matter who draws first, in which process, or a
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 
 import numpy as np
@@ -18,6 +18,11 @@ class Streams:
     """All random streams of one run, derived from its seed."""
 
     seed: int
+    scope: str = ""  # streams of different scopes have nothing in common
+
+    def within(self, scope: str) -> "Streams":
+        """Streams of their own for a part of the work that uses the same names as another part."""
+        return replace(self, scope=f"{self.scope}{scope}/")
 
     def at(self, use: str, *, round: int = -1, client: int = -1) -> torch.Generator:
         """A fresh torch generator for `use`; the same name always starts at the same place."""
@@ -29,7 +34,7 @@ class Streams:
 
     def number(self, use: str, *, round: int = -1, client: int = -1) -> int:
         """The 63-bit seed of a named stream."""
-        name = f"{self.seed}|{use}|{round}|{client}"
+        name = f"{self.seed}|{self.scope}{use}|{round}|{client}"
         return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big") >> 1
 
 

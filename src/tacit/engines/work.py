@@ -52,6 +52,8 @@ def diagnose(guesses: Guesses, truth: Tensor | None) -> dict[str, float]:
     known = guesses.kept & (true >= 0)
     if known.any():
         numbers["pseudo_accuracy"] = float((guesses.label == true)[known].float().mean())
+    if guesses.excluded is not None and (said := (guesses.excluded >= 0) & (true >= 0)).any():
+        numbers["complementary_accuracy"] = float((guesses.excluded != true)[said].float().mean())
     return numbers
 
 

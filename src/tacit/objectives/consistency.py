@@ -10,7 +10,7 @@ from torch.nn import functional
 from tacit.learn import Batch, Visit
 from tacit.losses import Distance, consistency, mix, ramp_up
 from tacit.method import Guesses, Holder, NonNegative, Positive, Probability
-from tacit.objectives.parts import Labeler, Teacher, Term, View, agreement, costs, look
+from tacit.objectives.parts import Labeler, Teacher, Term, View, agreement, beta_shares, costs, look
 from tacit.params import Params, channels_last
 
 
@@ -108,8 +108,6 @@ class Mixup:
 
 
 def _partners(n: int, alpha: float, stream: torch.Generator, like: Tensor) -> tuple[Tensor, Tensor]:
-    """(n,) partners and (n,) shares λ ~ Beta(α, α), as two gamma variables over their sum."""
+    """(n,) partners and (n,) shares λ ~ Beta(α, α)."""
     partner = torch.randperm(n, generator=stream)
-    gamma = torch._standard_gamma(torch.full((2, n), alpha, dtype=torch.float64), generator=stream)
-    share = (gamma[0] / gamma.sum(dim=0).clamp(min=1e-300)).to(like.dtype)
-    return partner.to(like.device), share.to(like.device)
+    return partner.to(like.device), beta_shares(n, alpha, stream, like)

@@ -132,6 +132,12 @@ def agreement(
     return cost
 
 
+def beta_shares(n: int, alpha: float, stream: torch.Generator, like: Tensor) -> Tensor:
+    """(n,) shares λ ~ Beta(α, α), as two gamma variables over their sum."""
+    gamma = torch._standard_gamma(torch.full((2, n), alpha, dtype=torch.float64), generator=stream)
+    return (gamma[0] / gamma.sum(dim=0).clamp(min=1e-300)).to(like.device, like.dtype)
+
+
 def kept_share(kept: Tensor) -> dict[str, Tensor]:
     """The number every objective with pseudo-labels logs."""
     return {"kept": kept.float().mean()}
