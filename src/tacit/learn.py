@@ -43,10 +43,11 @@ class Cost:
 
 @dataclass(frozen=True)
 class Visit:
-    """An objective at work on one holder: the cost of a batch, and what to keep for the next visit."""
+    """An objective at work on one holder: the cost of a batch, what follows a step, what to keep for the next visit."""
 
     cost: Callable[[Params, Batch], Cost]
     keep: Callable[[], dict[str, Tensor]] = dict
+    after_step: Callable[[Params], None] = lambda w: None
 
 
 class Objective(Protocol):
@@ -118,6 +119,7 @@ def fit(
     with seeded(holder.stream("layers"), holder.device):
         for batch in batches(holder, objective.labels_only, mixed=mixed):
             run.step(cost(run.w, batch))
+            visit.after_step(run.w)
     w = params.clone(run.w)
     velocity = run.velocity if train.optimizer == "keep" else None
     buffers = {name: w[name] for name in net.buffers} if train.buffers == "keep" else None

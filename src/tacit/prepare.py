@@ -70,18 +70,26 @@ def _refuse_unmet_needs(config: Config, job: Job) -> None:
         )
     if needs.steady_data and federation.arrivals is not None:
         raise TacitError(f"{name} remembers the labels of samples and these come and go: use data.steps = 1")
-    if needs.averaged_buffers and job.net.buffers and config.train.buffers != "average":
-        raise TacitError(f"{name} averages BatchNorm statistics with the weights: leave train.buffers out")
+    _refuse_buffers(config, job)
+    if not labels_at_clients and not len(federation.server.labeled):
+        raise TacitError("nobody has a label: use --labels with --per-class, --n-labels or --label-fraction")
+
+
+def _refuse_buffers(config: Config, job: Job) -> None:
+    """BatchNorm statistics that nobody could make, or that the method would not treat as asked."""
+    for section, train in (("train", config.train), ("server", config.server_train)):
+        if job.method.needs.averaged_buffers and job.net.buffers and train.buffers != "average":
+            raise TacitError(
+                f"{config.method_name} averages BatchNorm statistics with the weights: leave {section}.buffers out"
+            )
     keeps = "keep" in (config.train.buffers, config.server_train.buffers)
-    if keeps and job.net.buffers and not len(federation.server.labeled):
+    if keeps and job.net.buffers and not len(job.federation.server.labeled):
         raise TacitError(
             "buffers = 'keep' leaves the common model without BatchNorm statistics: use 'average' or --labels server"
         )
     recompute = "recompute" in (config.train.buffers, config.server_train.buffers)
-    if recompute and not len(federation.server.labeled):
+    if recompute and not len(job.federation.server.labeled):
         raise TacitError("buffers = 'recompute' needs samples at the server: use --labels server or 'average'")
-    if not labels_at_clients and not len(federation.server.labeled):
-        raise TacitError("nobody has a label: use --labels with --per-class, --n-labels or --label-fraction")
 
 
 def _device(name: str) -> torch.device:

@@ -28,8 +28,8 @@ def test_a_teacher_that_differs_by_hand(distance: Any) -> None:
     data = samples([[log(3), 0.0], [log(3), 0.0]], [0, -1])
     holder = client(data, linear(2, 2), views=Scaled())
     visit = MeanTeacher(ramp=0, distance=distance).visit(holder, FLIPPED, {})
-    visit.cost(FLIPPED, whole(holder))  # at the first step α is 0: the teacher is the model
-    cost = visit.cost(EYE, whole(holder))  # at the second 1/2: the mean of the two models answers (½, ½)
+    visit.after_step(EYE)  # after the first step α is 1/2: the mean of the two models answers (½, ½)
+    cost = visit.cost(EYE, whole(holder))
     apart_by = {"mse": 0.4**2, "kl": 0.5 * log(0.5 / 0.9) + 0.5 * log(0.5 / 0.1)}[distance]
     assert cost.metrics["loss_unlabeled"].item() == pytest.approx(apart_by, rel=1e-5)
     assert cost.total.item() == pytest.approx(-log(0.9) + apart_by, rel=1e-5)
@@ -39,8 +39,9 @@ def test_the_teacher_follows_as_slowly_as_asked() -> None:
     holder = client(samples([[log(3), 0.0]], [-1]), linear(2, 2), views=Scaled())
     visit = MeanTeacher(alpha=0.25, ramp=0).visit(holder, EYE, {})
     for _ in range(3):
-        visit.cost(EYE, whole(holder))
-    # α = min(¾, ¼): the teacher is ¼·I + ¾·(-I) = -½·I, so its odds for the other class are 3.
+        visit.after_step(EYE)
+    visit.after_step(FLIPPED)
+    # α = min(4/5, ¼): the teacher is ¼·I + ¾·(-I) = -½·I, so its odds for the other class are 3.
     cost = visit.cost(FLIPPED, whole(holder))
     assert cost.total.item() == pytest.approx((0.9 - 0.75) ** 2, rel=1e-5)
 

@@ -6,21 +6,23 @@ travels in full; of the online net only layers that are far enough from the targ
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf
+from math import ceil, inf
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from tacit import params
-from tacit.averaging import Weights
-from tacit.learn import Batch, Cost, Kept, Trained, Visit, epoch_steps, fit
+from tacit.averaging import Weights, before_rounds
+from tacit.learn import Kept, Trained, Visit, epoch_steps, fit
 from tacit.losses import Distance, ramp_up
 from tacit.method import ClientContext, Count, Holder, Natural, Needs, NonNegative, Probability, Reply, ServerContext
 from tacit.nets import Net
 from tacit.objectives import Supervised
 from tacit.objectives.parts import View, agreement
 from tacit.params import Params
+
+SMALLEST = 1e-30  # a norm that a divergence is divided by
 
 
 @dataclass(frozen=True)
@@ -98,17 +100,12 @@ class FedSiamPi:
     }
 
     def start(self, server: ServerContext) -> FedSiamState:
-        """Both nets are one at first."""
+        """Two nets, the same at first, that have seen the server's labels, if any."""
         w = server.initial()
-        return FedSiamState(Pair(w, w))
+        return self._learn_at_server(before_rounds(server), FedSiamState(Pair(w, self._other(server, w))))
 
     def send(self, server: ServerContext, state: FedSiamState) -> tuple[FedSiamState, Mapping[int, FedSiamDown]]:
-        """Eq. 8, first line: learn from the server's labels, if any. Then both nets and the boundary to everybody."""
-        if len(server.samples):
-            pair, trained, own = self._learn(server, state.common, state.own)
-            state = replace(state, common=pair, own=own)
-            for name, value in trained.metrics.items():
-                server.log(name, value)
+        """Both nets and the boundary to everybody."""
         tau = self.tau(server.round + 1, server.rounds)
         target, online = state.common.target, state.common.online
         differing = {
@@ -134,18 +131,19 @@ class FedSiamPi:
         return Reply(memory, up, trained.metrics, self._ships(pair))
 
     def merge(self, server: ServerContext, state: FedSiamState, ups: Mapping[int, FedSiamUp]) -> FedSiamState:
-        """Eq. 2 for both nets; layers that were kept back are borrowed from the same client's target."""
+        """Eq. 2 for both nets, layers that were kept back borrowed from their client's target; then Eq. 8, line 1."""
         if not ups:
-            return state
+            return self._learn_at_server(server, state)
         n = [float(up.n) if self.weights == "samples" else 1.0 for up in ups.values()]
         online = params.mean([up.target | up.online for up in ups.values()], n)
         target = params.mean([up.target for up in ups.values()], n)
         sent = sum(params.size(up.online) / params.size(up.target) for up in ups.values()) / len(ups)
-        far = (state.sent * state.rounds + sent) / (state.rounds + 1)
+        so_far = (state.sent * state.rounds + sent) / (state.rounds + 1)
         server.log("online_sent", sent)
-        server.log("online_saved", 1 - far)  # to be compared with μ at the end of the run
-        window = (*state.window, torch.cat([up.divergence for up in ups.values()]))
-        return FedSiamState(Pair(online, target), self._window(window), far, state.rounds + 1, state.own)
+        server.log("online_saved", 1 - so_far)  # what μ asks for, as it came out
+        window = self._window((*state.window, torch.cat([up.divergence.cpu() for up in ups.values()])))
+        merged = FedSiamState(Pair(online, target), window, so_far, state.rounds + 1, state.own)
+        return self._learn_at_server(server, merged)
 
     def model(self, state: FedSiamState) -> Params:
         """The global model G."""
@@ -171,13 +169,24 @@ class FedSiamPi:
         """What the server keeps of the divergences."""
         return ()
 
+    def _other(self, server: ServerContext, w: Params) -> Params:
+        """What the target net starts from."""
+        return w
+
+    def _learn_at_server(self, server: ServerContext, state: FedSiamState) -> FedSiamState:
+        """Eq. 8, first line: both nets after training on the server's labels; as they are where it has none."""
+        if not len(server.samples):
+            return state
+        pair, trained, own = self._learn(server, state.common, state.own)
+        for name, value in trained.metrics.items():
+            server.log(name, value)
+        return replace(state, common=pair, own=own)
+
     def _learn(self, holder: Holder, start: Pair, memory: FedSiamMemory | None) -> tuple[Pair, Trained, FedSiamMemory]:
         """Both nets after training on what the holder has, and how long it has trained now."""
         memory, mixed = memory or FedSiamMemory(), self.mixed if isinstance(holder, ClientContext) else 0
         twins = _Twins(self, holder, start.target, memory, epoch_steps(holder, mixed=mixed))
         trained = fit(holder, start.online, twins, kept=memory.kept, mixed=mixed)
-        if trained.steps:
-            twins.follow(params.channels_last(trained.params))
         done = FedSiamMemory(memory.steps + trained.steps, memory.visits + bool(trained.steps), trained.kept)
         return Pair(trained.params, params.clone(twins.target)), trained, done
 
@@ -202,12 +211,6 @@ class FedSiamMT(FedSiamPi):
         },
     }
 
-    def start(self, server: ServerContext) -> FedSiamState:
-        """Two nets with the same weights; as released each has its own."""
-        w = server.initial()
-        other = server.net.init(server.streams.at("init target")) if self.twins == "apart" else w
-        return FedSiamState(Pair(w, {name: value.to(server.device) for name, value in other.items()}))
-
     def tau(self, round: int, rounds: int) -> float:
         """All layers travel."""
         return 1.0
@@ -216,6 +219,14 @@ class FedSiamMT(FedSiamPi):
         """The ramp-up of Eq. 9."""
         t = steps if self.clock == "steps" else epochs
         return min(1 - 1 / (t + 1), self.alpha)
+
+    def _other(self, server: ServerContext, w: Params) -> Params:
+        """The same weights; as released, weights of its own."""
+        if self.twins == "same":
+            return w
+        return {
+            name: value.to(server.device) for name, value in server.net.init(server.streams.at("init target")).items()
+        }
 
     def _ships(self, pair: Pair) -> Params:
         """Which net is the model."""
@@ -228,16 +239,17 @@ class FedSiamMT(FedSiamPi):
 
 @dataclass(frozen=True)
 class FedSiamD(FedSiamMT):
-    """FedSiam-D: first as Π, then as MT with fewer and fewer online layers on their way."""
+    """FedSiam-D: first as Π, then as MT with fewer and fewer online layers on their way, in the last round none."""
 
     curve: Literal["linear", "rectangle", "rising"] = "linear"  # of τ: Eq. 11, Eq. 12, or the release's
     mu: Probability = 0.5  # μ: the share of the online nets that is not to travel, over all rounds
-    phi_g: Count | None = None  # φ_g: rounds of Π at first, and rounds that Λ remembers; 3, or 10 with the rectangle
+    phi_g: Count | None = None  # φ_g: rounds of Π at first; 3, or 10 with the rectangle
     phi_end: Count = 40  # φ: the round in which the rectangle ends
+    window: Count | None = None  # rounds whose divergences Λ holds; φ_g when not given
 
     PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "as-written": {},
-        "as-released": {**FedSiamMT.PRESETS["as-released"], "curve": "rising"},
+        "as-released": {**FedSiamMT.PRESETS["as-released"], "curve": "rising", "window": 10},
     }
 
     def tau(self, round: int, rounds: int) -> float:
@@ -254,8 +266,8 @@ class FedSiamD(FedSiamMT):
         return 0.0 if holder.round < self._phi_g else super()._alpha(holder, steps, epochs)
 
     def _window(self, window: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Λ: the last φ_g rounds."""
-        return window[-self._phi_g :]
+        """Λ: the last rounds."""
+        return window[-(self.window or self._phi_g) :]
 
 
 class _Twins:
@@ -272,47 +284,46 @@ class _Twins:
         """Eq. 7 and 8: L + β·J, and L alone at the server; without labels J alone is left."""
         method = self._method
         if isinstance(holder, ClientContext) or method.server_consistency:
-            return Visit(agreement(holder, method.view, method.distance, self._beta, self._latest, method.over))
-        supervised = Supervised(method.view).visit(holder, received, kept)
+            cost = agreement(holder, method.view, method.distance, self._beta, self._told_by, method.over)
+        else:
+            cost = Supervised(method.view).visit(holder, received, kept).cost
+        return Visit(cost, after_step=self._follow)
 
-        def cost(w: Params, batch: Batch) -> Cost:
-            self._latest(w)
-            return supervised.cost(w, batch)
-
-        return Visit(cost)
-
-    def follow(self, online: Params) -> None:
+    def _follow(self, online: Params) -> None:
         """Eq. 3 and 9, after a step: θ_t = α·θ_t + (1 - α)·θ_s."""
-        alpha = self._method._alpha(self._holder, self._memory.steps + self._steps, self._epochs())
+        epochs = self._epochs()
+        self._steps += 1
+        alpha = self._method._alpha(self._holder, self._memory.steps + self._steps, epochs)
         names = self._method._follows(self._holder)
         old, new = [self.target[name] for name in names], [online[name].detach() for name in names]
         # In place: the order in memory, and with it the last bits of a convolution, stay as they are.
         torch._foreach_lerp_(old, new, 1 - alpha)
 
-    def _latest(self, online: Params) -> Params:
-        """The target as of the last step, at the beginning of the next."""
-        if self._steps:
-            self.follow(online)
-        self._steps += 1
-        return self.target
+    def _told_by(self, online: Params) -> Params:
+        """The target; where its statistics follow the online net, its own pass must not move them."""
+        follows = self._method._follows(self._holder)
+        passing = {name: self.target[name].clone() for name in self._holder.net.buffers if name in follows}
+        return self.target | passing
 
     def _beta(self) -> float:
         by_rounds = self._method.ramp_by == "rounds"
         return ramp_up(self._holder.round + 1 if by_rounds else self._epochs(), self._method.ramp)
 
     def _epochs(self) -> int:
-        """t of the release: epochs of all visits, this one counted from its start."""
-        return self._holder.train.epochs * (self._memory.visits + 1) + max(0, self._steps - 1) // self._epoch + 1
+        """t of the release: E·(visits + 1) + epoch + 1, with the earlier visits, and the epoch counted from 0."""
+        train = self._holder.train
+        each = train.epochs if train.steps is None else ceil(train.steps / self._epoch)
+        return each * (self._memory.visits + 1) + self._steps // self._epoch + 1
 
 
 def divergences(net: Net, pair: Pair) -> dict[str, float]:
-    """FSM of every layer, Eq. 10: ‖θ_t - θ_s‖ / ‖θ_s‖ of its parameters; 0 where both are zeros."""
+    """FSM of every layer, Eq. 10: ‖θ_t - θ_s‖ / ‖θ_s‖ of its parameters; finite for a layer of zeros too."""
     found = {}
     for layer, everything in _layers(net).items():
         names = [name for name in everything if name in net.trainable] or everything
         online, target = _of(pair.online, names), _of(pair.target, names)
         apart, size = params.norm(params.sub(target, online)), params.norm(online)
-        found[layer] = apart / size if size else apart and inf
+        found[layer] = apart / max(size, SMALLEST)
     return found
 
 

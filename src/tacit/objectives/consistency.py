@@ -49,15 +49,15 @@ class MeanTeacher:
         teacher = channels_last({name: value.to(holder.device) for name, value in received.items()})
         steps = 0
 
-        def follow(w: Params) -> Params:
+        def follow(w: Params) -> None:
             nonlocal steps
+            steps += 1
             alpha = min(1 - 1 / (steps + 1), self.alpha)
             # In place: the order in memory, and with it the last bits of a convolution, stay as they are.
             torch._foreach_lerp_([*teacher.values()], [w[name].detach() for name in teacher], 1 - alpha)
-            steps += 1
-            return teacher
 
-        return Visit(agreement(holder, self.view, self.distance, lambda: weight, follow))
+        cost = agreement(holder, self.view, self.distance, lambda: weight, lambda w: teacher)
+        return Visit(cost, after_step=follow)
 
 
 @dataclass(frozen=True)

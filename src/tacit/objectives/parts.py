@@ -116,10 +116,10 @@ def agreement(
     net, stream, stream_t = holder.net, holder.stream("student views"), holder.stream("teacher views")
 
     def cost(w: Params, batch: Batch) -> Cost:
-        x = torch.cat([batch.x, batch.u])
+        x, other = torch.cat([batch.x, batch.u]), target(w)
         logits = net.apply(w, look(holder, view, x, stream), train=True)
         with torch.no_grad():
-            told = functional.softmax(net.apply(target(w), look(holder, view, x, stream_t), train=True), dim=1)
+            told = functional.softmax(net.apply(other, look(holder, view, x, stream_t), train=True), dim=1)
         apart, beta = consistency(logits, told, distance).mean(), weight()
         metrics = {"loss_unlabeled": apart, "weight_unlabeled": torch.tensor(beta)}
         total = beta * apart
