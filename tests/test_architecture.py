@@ -43,6 +43,8 @@ MAY_IMPORT = {
     "compare": "config display errors experiment report",
     "demo": "compare config report",
     "look": "config data errors prepare random report",
+    "bench": "bench catalog compare config data engines.checkpoint errors experiment nets report",
+    "bench_cli": ANYTHING,
     "cli": ANYTHING,
     "__init__": ANYTHING,
     "__main__": ANYTHING,

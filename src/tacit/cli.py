@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from tacit import bench_cli
 from tacit.errors import TacitError, unknown
 
 app = typer.Typer(
@@ -19,6 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(bench_cli.app, name="bench")
 KINDS = ("methods", "objectives", "datasets", "nets", "partitions", "splits")
 
 # Options that several commands share.
@@ -195,7 +197,7 @@ def compare(
     extra = dict(map(configs.parse_assignment, set or []))
     folder = out or Path("runs") / f"compare-{config.stem}"
     console = Console()
-    names, numbers = _names(methods, "--methods"), list(dict.fromkeys(map(_integer, _names(seeds, "--seeds"))))
+    names, numbers = listed(methods, "--methods"), list(dict.fromkeys(map(integer, listed(seeds, "--seeds"))))
     runs = play_all(base, extra, names, numbers, folder, "quiet" if quiet else "auto", console)
     console.print(tables.to_rich(tables.summarise(runs), f"{config.stem}, seeds {seeds}"))
     page.write(runs, folder / "report.html", f"tacit compare {config} --methods {methods} --seeds {seeds}")
@@ -286,14 +288,16 @@ def _runs_in(folder: Path) -> list[Path]:
     return sorted(path.parent for path in folder.glob("*/*/config.toml")) or [folder]
 
 
-def _names(text: str, option: str) -> list[str]:
+def listed(text: str, option: str) -> list[str]:
+    """Names separated by commas, each once."""
     names = dict.fromkeys(name.strip() for name in text.split(",") if name.strip())
     if not names:
         raise TacitError(f"{option} is empty: give one or more, separated by commas")
     return list(names)
 
 
-def _integer(text: str) -> int:
+def integer(text: str) -> int:
+    """A seed."""
     if not text.isdecimal():
         raise TacitError(f"'{text}' is not a seed: give whole numbers, such as --seeds 0,1,2")
     return int(text)

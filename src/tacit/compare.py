@@ -31,15 +31,15 @@ def compare(
     planned = []
     for method in methods:
         for seed in seeds:
-            config = _plan(base, extra, method, seed)
+            config = plan(base, extra, method, seed)
             planned.append((config, folder / method.replace("/", "-") / f"seed-{seed}", method, seed))
     for config, place, method, seed in planned:
         play_once(config, place, mode, console, f"{method} seed {seed}")
     return [load(place, method) for _, place, method, _ in planned]
 
 
-def _plan(base: Mapping[str, Any], extra: Mapping[str, Any], method: str, seed: int) -> Config:
-    """The config of one row."""
+def plan(base: Mapping[str, Any], extra: Mapping[str, Any], method: str, seed: int) -> Config:
+    """The config of one row: of a method, or of a bound."""
     if method not in BOUNDS:
         if get_close_matches(method, BOUNDS, n=1, cutoff=0.8):
             raise unknown("method", method, BOUNDS)

@@ -15,7 +15,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from traceback import format_exception
@@ -25,7 +25,7 @@ import torch
 from safetensors.torch import load_file, save
 
 from tacit import config as configs
-from tacit.config import Config
+from tacit.config import Config, EngineConfig
 from tacit.data.scenario import Split
 from tacit.engines import checkpoint
 from tacit.engines.inline import InlineCourier
@@ -93,11 +93,12 @@ class Experiment:
         return cls(config, folder, job, split)
 
     @classmethod
-    def reopen(cls, folder: Path) -> "Experiment":
-        """A run that was started before, on the same data as then."""
+    def reopen(cls, folder: Path, engine: EngineConfig | None = None) -> "Experiment":
+        """A run that was started before, on the same data as then; another engine may carry the rest of it."""
         if not (folder / "config.toml").exists():
             raise TacitError(f"{folder} holds no run: give the folder a run was started in")
         config = configs.make(configs.read(folder / "config.toml"))
+        config = replace(config, engine=engine or config.engine)
         try:
             about = json.loads((folder / "split.json").read_text(encoding="utf-8"))
             known = about["hash"], about["data"]
@@ -111,7 +112,7 @@ class Experiment:
     def rounds(self) -> Iterator[Record]:
         """Play the rounds that are left. Closing the iterator at any time leaves a run that can be resumed."""
         with ExitStack() as stack:
-            lock = stack.enter_context(_locked(self.folder))
+            lock = stack.enter_context(locked(self.folder))
             stack.enter_context(one_thread())
             position, length = self._restore()
             log = stack.enter_context(_open_log(self.folder / "rounds.jsonl", length))
@@ -245,7 +246,7 @@ def _open_log(path: Path, length: int) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[IO[bytes]]:
+def locked(folder: Path) -> Iterator[IO[bytes]]:
     """Keep a second process out of the same run."""
     with (folder / "config.toml").open("rb") as file:
         try:

@@ -81,7 +81,7 @@ SPLITS: dict[str, Settings] = {
     "fedmix-shakespeare": {"name": "shakespeare", "clients": 60, "partition": "by-speaker:1", "labels": "all"},
 }
 
-_AMOUNTS = {
+AMOUNTS = {
     "per_class",
     "n_labels",
     "label_fraction",
@@ -95,7 +95,7 @@ def completed(given: Settings) -> Settings:
         return given
     if name not in SPLITS:
         raise unknown("split", str(name), SPLITS)
-    replaced = _AMOUNTS if _AMOUNTS & given.keys() else set()
+    replaced = AMOUNTS if AMOUNTS & given.keys() else set()
     return {key: value for key, value in SPLITS[name].items() if key not in replaced} | given
 
 

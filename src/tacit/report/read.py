@@ -3,7 +3,7 @@
 import json
 import tomllib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -46,17 +46,7 @@ class Run:
     @property
     def labels(self) -> str:
         """How many labels there were, in words; empty where the config does not say."""
-        place = {"client": " at each client", "some": " at each labeled client"}.get(str(self.data.get("labels")), "")
-        match self.data:
-            case {"labels": "all"}:
-                return ALL_LABELS
-            case {"n_labels": int(number)}:
-                return f"{number} labels"
-            case {"per_class": int(number)}:
-                return f"{number} labels per class{place}"
-            case {"label_fraction": float(share)}:
-                return f"{100 * share:.3g} % of the labels"
-        return ""
+        return labels_in_words(self.data)
 
     @property
     def local(self) -> bool:
@@ -114,6 +104,21 @@ class Run:
     def finished(self) -> bool:
         """Whether all rounds of the config were played."""
         return len(self.rounds) == int(self.config["rounds"])
+
+
+def labels_in_words(data: Mapping[str, Any]) -> str:
+    """How many labels these settings of the data give; empty where they do not say."""
+    place = {"client": " at each client", "some": " at each labeled client"}.get(str(data.get("labels")), "")
+    match data:
+        case {"labels": "all"}:
+            return ALL_LABELS
+        case {"n_labels": int(number)}:
+            return f"{number} labels"
+        case {"per_class": int(number)}:
+            return f"{number} labels per class{place}"
+        case {"label_fraction": float(share)}:
+            return f"{100 * share:.3g} % of the labels"
+    return ""
 
 
 def load(folder: Path, label: str | None = None) -> Run:

@@ -67,7 +67,11 @@ COST = (
 
 def summarise(runs: Sequence[Run]) -> list[Row]:
     """A row per label, in the order of their first appearance."""
-    rows = [_row(label, group) for label, group in by_label(runs).items()]
+    return with_leader([_row(label, group) for label, group in by_label(runs).items()])
+
+
+def with_leader(rows: Sequence[Row]) -> list[Row]:
+    """The rows, the one that is ahead of the others by more than the spread marked; bounds do not compete."""
     rivals = [row for row in rows if not row.bound] or rows
     return [replace(row, leads=row in rivals and _leads(row, rivals)) for row in rows]
 

@@ -1,0 +1,154 @@
+"""What cells came to, from their runs or from the small files that are kept under `results/` beside the benchmarks."""
+
+import json
+import platform
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from importlib.metadata import version as installed
+from os import cpu_count
+from pathlib import Path
+from typing import Any
+
+from tacit.bench import cells as plans
+from tacit.bench.cells import Spot
+from tacit.bench.files import Benchmark
+from tacit.errors import TacitError
+from tacit.report.files import replacing
+from tacit.report.read import Run, load
+
+Place = tuple[str, str]  # column and row
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one seed of a cell came to; accuracies between 0 and 1."""
+
+    last5: float
+    best: float
+    rounds: int
+    steps: int
+    bytes_up: int
+    bytes_down: int
+    seconds: float
+    curve: list[list[float]]  # [rounds played, accuracy]
+
+    @classmethod
+    def of(cls, run: Run) -> "Measured":
+        """The numbers of a run."""
+        curve: list[list[float]] = [[round_, round(accuracy, 4)] for round_, accuracy in run.accuracy_curve]
+        last5, best, seconds = round(run.last5, 6), round(run.best, 6), round(run.seconds, 1)
+        return cls(last5, best, len(run.rounds), run.steps, run.bytes_up, run.bytes_down, seconds, curve)
+
+
+Seeds = Mapping[int, Measured]
+
+
+def of_runs(found: Iterable[Spot], folder: Path) -> dict[Place, Seeds]:
+    """What the finished runs under a folder came to, every seed there is."""
+    measured: dict[Place, Seeds] = {}
+    for spot in found:
+        places = (folder / spot.column.name / spot.row.name).glob("seed-*")
+        seeds = sorted(int(seed) for place in places if (seed := place.name.removeprefix("seed-")).isdecimal())
+        done = [cell for cell in plans.cells([spot], seeds, folder) if plans.finished(cell)]
+        if done:
+            measured[spot.place] = {cell.seed: Measured.of(load(cell.folder)) for cell in done}
+    return measured
+
+
+def of_kept(found: Iterable[Spot], kept: Mapping[str, Any]) -> dict[Place, Seeds]:
+    """What is kept of these places, as far as their configs are still the same."""
+    measured: dict[Place, Seeds] = {}
+    for spot in found:
+        column, row = spot.place
+        cell = kept.get("cells", {}).get(column, {}).get(row)
+        if cell is not None and cell["config_hash"] == spot.hash:
+            measured[spot.place] = {int(seed): Measured(**values) for seed, values in cell["seeds"].items()}
+    return measured
+
+
+def together(runs: Mapping[Place, Seeds], kept: Mapping[Place, Seeds]) -> dict[Place, Seeds]:
+    """Runs, and what is kept where there is none."""
+    return {place: runs.get(place) or kept[place] for place in [*runs, *(kept.keys() - runs.keys())]}
+
+
+def path_of(benchmark: Benchmark, quick: bool) -> Path:
+    """Where the results of a benchmark are kept."""
+    return benchmark.path.parent / "results" / f"{benchmark.name}{'-quick' if quick else ''}.json"
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The file of kept results; empty where there is none."""
+    if not path.exists():
+        return {}
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        known = {item.name for item in fields(Measured)}
+        for rows in kept["cells"].values():
+            for cell in rows.values():
+                _ = cell["config_hash"], cell["method_version"]
+                if any(values.keys() != known for values in cell["seeds"].values()):
+                    raise ValueError(f"a seed must have {', '.join(sorted(known))}")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise TacitError(f"{path} does not hold kept results ({error!r}): restore it, or remove it") from error
+    return dict(kept)
+
+
+def write(benchmark: Benchmark, quick: bool, found: Sequence[Spot], runs: Mapping[Place, Seeds], tacit: str) -> Path:
+    """Keep what finished runs came to by this version of tacit, beside what was kept of other cells before."""
+    if not runs:
+        raise TacitError(f"no cell of {benchmark.name} is finished: run it first with `tacit bench run`, then keep it")
+    path = path_of(benchmark, quick)
+    before = read(path).get("cells", {})
+    kept = {
+        "benchmark": benchmark.name,
+        "quick": quick,
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "tacit": tacit,
+        "torch": installed("torch"),
+        "python": platform.python_version(),
+        "machine": {"processor": _processor(), "cores": cpu_count() or 1},
+        "cells": _merged(before, found, runs),
+    }
+    with replacing(path) as partial:
+        partial.write_text("\n".join(_expanded(kept)) + "\n", encoding="utf-8")
+    return path
+
+
+def _merged(before: Mapping[str, Any], found: Sequence[Spot], runs: Mapping[Place, Seeds]) -> dict[str, Any]:
+    """All cells in the order of the table; of the same config and code, seeds are added to those there are."""
+    cells: dict[str, Any] = {}
+    for spot in found:
+        column, row = spot.place
+        old = before.get(column, {}).get(row)
+        cell = {"config_hash": spot.hash, "method_version": spot.version}
+        if spot.place in runs:
+            same = old is not None and {name: old[name] for name in cell} == cell
+            seeds = dict(old["seeds"]) if same else {}
+            seeds |= {str(seed): asdict(values) for seed, values in runs[spot.place].items()}
+            cells.setdefault(column, {})[row] = {**cell, "seeds": dict(sorted(seeds.items(), key=lambda s: int(s[0])))}
+        elif old is not None:
+            cells.setdefault(column, {})[row] = old
+    return cells
+
+
+def _expanded(value: Any, depth: int = 0) -> list[str]:
+    """JSON with a line for each seed, so that a change of one cell is a change of a few lines."""
+    if not isinstance(value, dict) or depth == 5:
+        return [json.dumps(value, ensure_ascii=False)]
+    lines = []
+    for name, item in value.items():
+        first, *others = _expanded(item, depth + 1)
+        lines += [f"{json.dumps(name)}: {first}", *others]
+        lines[-1] += ","
+    if lines:
+        lines[-1] = lines[-1].removesuffix(",")
+    return ["{", *(f" {line}" for line in lines), "}"]
+
+
+def _processor() -> str:
+    """The processor's name as its maker spells it, where the system tells."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8", errors="replace").splitlines() if info.exists() else []
+    told = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return told[0] if told else platform.processor() or platform.machine()

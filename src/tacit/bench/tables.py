@@ -1,0 +1,182 @@
+"""The table of a benchmark: ours, the best beside it, the paper's, the difference, and what it cost."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import multimode
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tacit.bench.cells import Spot
+from tacit.bench.files import Benchmark
+from tacit.bench.keep import Place, Seeds
+from tacit.report import tables
+from tacit.report.tables import STAR, Row
+from tacit.report.units import Stat, count, duration, percent, size
+
+QUICK = "quick: not the paper's scale"
+MISSING = "–"
+HEADS = ("last 5 (%)", "best (%)", "paper", "difference")
+COSTS = ("labels", "rounds", "steps", "up", "down", "time")
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row in one column; `ours` is None where it is not done."""
+
+    title: str
+    labels: str
+    ours: Row | None
+    paper: float | None  # in percent
+    doubts: tuple[int, ...]  # numbers of the footnotes about the paper's number
+
+    @property
+    def difference(self) -> float | None:
+        """Ours minus the paper's, in points."""
+        return None if self.ours is None or self.paper is None else 100 * self.ours.last5.mean - self.paper
+
+    @property
+    def name(self) -> str:
+        """The title, with a star where it leads."""
+        return f"{self.title}{STAR}" if self.ours and self.ours.leads else self.title
+
+    def reached(self, spread: bool = True) -> list[str]:
+        """Ours, best, the paper's, the difference; the best without its spread where there is no room."""
+        if self.ours is None:
+            return [MISSING, MISSING, self.published, MISSING]
+        best = self.ours.best if spread else replace(self.ours.best, std=None)
+        apart = MISSING if self.difference is None else f"{self.difference:+.1f}".replace("-", "−")
+        return [percent(self.ours.last5), percent(best), self.published, apart]
+
+    @property
+    def published(self) -> str:
+        """The paper's number with its footnotes."""
+        return MISSING if self.paper is None else f"{self.paper:.2f}{superscript(self.doubts)}"
+
+    def costs(self) -> list[str]:
+        """Labels, rounds, steps, bytes and time."""
+        if self.ours is None:
+            return [self.labels or MISSING, *[MISSING] * 5]
+        forms = (count(self.ours.rounds), count(self.ours.steps), size(self.ours.bytes_up), size(self.ours.bytes_down))
+        return [self.labels or MISSING, *forms, duration(self.ours.seconds)]
+
+
+@dataclass(frozen=True)
+class Block:
+    """A column of the paper's table."""
+
+    name: str
+    title: str
+    lines: list[Line]
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """The whole table."""
+
+    name: str
+    title: str
+    about: str
+    blocks: list[Block]
+    doubts: list[str]  # the footnotes, in the order of their numbers
+
+    @property
+    def notes(self) -> list[str]:
+        """What one has to know to read it."""
+        rows = [line.ours for block in self.blocks for line in block.lines if line.ours]
+        notes = [tables.spread_note(rows), tables.star_note(rows)] if rows else ["nothing is done yet"]
+        return [note for note in notes if note] + [
+            f"{superscript([number])} {why}" for number, why in enumerate(self.doubts, start=1)
+        ]
+
+
+def superscript(numbers: Sequence[int]) -> str:
+    """¹ or ¹,²."""
+    digits = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+    return "⸴".join(str(number).translate(digits) for number in numbers)
+
+
+def build(benchmark: Benchmark, found: Sequence[Spot], measured: Mapping[Place, Seeds], quick: bool) -> Sheet:
+    """The table of these places and of what came out there."""
+    blocks = []
+    for column in benchmark.columns.values():
+        here = [spot for spot in found if spot.column.name == column.name]
+        if here:
+            blocks.append(Block(column.name, column.title, _lines(benchmark, here, measured)))
+    title = f"{benchmark.title} ({QUICK})" if quick else benchmark.title
+    return Sheet(benchmark.name, title, benchmark.about, blocks, [doubt.why for doubt in benchmark.doubts])
+
+
+def _lines(benchmark: Benchmark, here: Sequence[Spot], measured: Mapping[Place, Seeds]) -> list[Line]:
+    done = [_row(spot, measured[spot.place]) for spot in here if spot.place in measured]
+    # Nobody leads while others may still come in ahead.
+    rows = {row.label: row for row in (tables.with_leader(done) if len(done) == len(here) else done)}
+    lines = []
+    for spot in here:
+        column, row = spot.place
+        paper = benchmark.published.get(row, {}).get(column)
+        about = [n for n, doubt in enumerate(benchmark.doubts, start=1) if doubt.concerns(row, column)]
+        doubts = tuple(about) if paper is not None else ()
+        lines.append(Line(spot.row.title, spot.labels, rows.get(row), paper, doubts))
+    return lines
+
+
+def _row(spot: Spot, seeds: Seeds) -> Row:
+    def stat(name: str) -> Stat:
+        return Stat.of([float(getattr(values, name)) for values in seeds.values()])
+
+    return Row(
+        label=spot.row.name,
+        seeds=len(seeds),
+        last5=stat("last5"),
+        best=stat("best"),
+        rounds=stat("rounds"),
+        steps=stat("steps"),
+        bytes_up=stat("bytes_up"),
+        bytes_down=stat("bytes_down"),
+        seconds=stat("seconds"),
+        labels=spot.labels,
+    )
+
+
+def show(sheet: Sheet, console: Console) -> None:
+    """Print it for a terminal of 80 columns: a block per column, what all rows of it share in its heading."""
+    console.print(Text(sheet.title, style="bold"), soft_wrap=True)
+    for block in sheet.blocks:
+        console.print()
+        console.print(_block(block))
+    console.print()
+    for note in sheet.notes:
+        console.print(note, highlight=False, markup=False)
+
+
+def _block(block: Block) -> Table:
+    shared = [_usual([line.costs()[i] for line in block.lines]) for i in (0, 1)]
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=0)
+    labels, rounds = shared[0], "" if shared[1] == MISSING else f"{shared[1]} rounds"
+    table.title = Text(", ".join(part for part in (block.title, labels, rounds) if part != MISSING and part), "bold")
+    table.title_justify = "left"
+    table.add_column("row", overflow="fold")
+    for head in ("last 5 (%)", "best", "paper", "diff.", "steps", "up", "down", "time"):
+        table.add_column(head, justify="right", no_wrap=True)
+    for line in block.lines:
+        costs = line.costs()
+        odd = [value for value, usual in zip(costs[:2], shared, strict=True) if value not in (usual, MISSING)]
+        name = f"{line.name} ({', '.join(odd)})" if odd and odd != [line.title.lower()] else line.name
+        lead = line.ours is not None and line.ours.leads
+        alone = line.costs() if line.ours is None else replace(line, ours=_means(line.ours)).costs()
+        table.add_row(Text(name), *line.reached(spread=False), *alone[2:], style="bold" if lead else "")
+    return table
+
+
+def _usual(values: Sequence[str]) -> str:
+    """What most rows say."""
+    known = [value for value in values if value != MISSING]
+    return multimode(known)[0] if known else MISSING
+
+
+def _means(row: Row) -> Row:
+    names = ("rounds", "steps", "bytes_up", "bytes_down", "seconds")
+    return replace(row, **{name: replace(getattr(row, name), std=None) for name in names})

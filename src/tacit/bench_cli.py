@@ -1,0 +1,160 @@
+"""`tacit bench`: the tables of papers, run and set beside the published numbers."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from tacit.errors import TacitError
+
+app = typer.Typer(
+    help="The tables of papers: run them, and set our numbers beside the published ones.", no_args_is_help=True
+)
+
+Name = Annotated[str, typer.Argument(help="Of `tacit bench ls`, or the path of a TOML file of one's own.")]
+Quick = Annotated[bool, typer.Option("--quick", help="The reduced scale of the file's section [quick].")]
+Set = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any setting of all cells.")]
+Out = Annotated[Path, typer.Option(help="Where the runs are.")]
+Only = Annotated[list[str] | None, typer.Option(metavar="ROW", help="Only this row; may be repeated.")]
+InColumn = Annotated[list[str] | None, typer.Option("--column", metavar="COL", help="Only this column; likewise.")]
+RUNS = Path("runs/bench")
+
+
+@app.command("ls")
+def list_benchmarks() -> None:
+    """List the benchmarks: name, title, number of cells, and how many of them have kept results."""
+    from tacit.bench import cells, files, keep
+
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for head in ("name", "title", "cells", "kept"):
+        table.add_column(head, justify="left" if head in ("name", "title") else "right", no_wrap=head == "name")
+    for path in files.names().values():
+        benchmark = files.read(path)
+        found = cells.spots(benchmark)
+        kept = [len(keep.of_kept(found, keep.read(keep.path_of(benchmark, False))))]
+        if benchmark.quick is not None:
+            small = cells.spots(benchmark, quick=True)
+            kept.append(len(keep.of_kept(small, keep.read(keep.path_of(benchmark, True)))))
+        told = f"{kept[0] or '–'}" + (f", quick {kept[1]}" if kept[1:] and kept[1] else "")
+        table.add_row(escape(benchmark.name), escape(benchmark.title), str(len(found)), told)
+    Console().print(table)
+
+
+@app.command()
+def run(
+    name: Name,
+    quick: Quick = False,
+    only: Only = None,
+    column: InColumn = None,
+    seeds: Annotated[str | None, typer.Option(help="Comma-separated seeds; the file's when not given.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Worker processes of a cell; one per core by default.")] = None,
+    side_by_side: Annotated[int, typer.Option(metavar="N", help="Cells at once, each on one core.")] = 1,
+    out: Out = RUNS,
+    set: Set = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the table.")] = False,
+) -> None:
+    """Run the cells that are not done yet, then show the table; interrupted cells go on where they stopped."""
+    from tacit.bench import cells, files, play
+
+    if side_by_side != 1 and workers is not None:
+        raise TacitError("cells side by side have one core each: leave out --workers or --side-by-side")
+    console, benchmark = Console(), files.find(name)
+    extra = _assignments(set) | ({} if workers is None else {"workers": workers})
+    found = cells.spots(benchmark, quick, extra)
+    numbers = _seeds(seeds) if seeds is not None else list(dict.fromkeys(benchmark.seeds))
+    folder = cells.home(out, benchmark, quick)
+    planned = cells.cells(cells.chosen(found, only or [], column or []), numbers, folder)
+    try:
+        failures = play.play(planned, side_by_side, console, quiet)
+    except KeyboardInterrupt:
+        done = sum(map(cells.finished, planned))
+        print(f"stopped with {done} of {len(planned)} cells done; go on with the same command", file=sys.stderr)
+        raise
+    _print(benchmark, quick, found, out, "terminal", only, column)
+    if failures:
+        more = f" (and {len(failures) - 1} more)" if failures[1:] else ""
+        raise TacitError(f"{len(failures)} of {len(planned)} cells failed{more and ', the first'}: {failures[0]}")
+
+
+@app.command()
+def show(
+    name: Name, quick: Quick = False, only: Only = None, column: InColumn = None, out: Out = RUNS, set: Set = None
+) -> None:
+    """Show the table as far as it is done, from runs and from kept results; nothing is run."""
+    table(name, quick=quick, only=only, column=column, out=out, set=set)
+
+
+@app.command()
+def table(
+    name: Name,
+    format: Annotated[
+        Literal["terminal", "markdown", "csv", "latex"], typer.Option(help="How to print it.")
+    ] = "terminal",
+    quick: Quick = False,
+    only: Only = None,
+    column: InColumn = None,
+    out: Out = RUNS,
+    set: Set = None,
+) -> None:
+    """Print the table as far as it is done, also in Markdown, CSV or LaTeX."""
+    from tacit.bench import cells, files
+
+    benchmark = files.find(name)
+    _print(benchmark, quick, cells.spots(benchmark, quick, _assignments(set)), out, format, only, column)
+
+
+@app.command()
+def keep(name: Name, quick: Quick = False, out: Out = RUNS) -> None:
+    """Keep what the finished cells came to in a small file under results/, beside the benchmark."""
+    from tacit import __version__
+    from tacit.bench import cells, files
+    from tacit.bench import keep as kept
+
+    benchmark = files.find(name)
+    found = cells.spots(benchmark, quick)
+    runs = kept.of_runs(found, cells.home(out, benchmark, quick))
+    path = kept.write(benchmark, quick, found, runs, __version__)
+    Console().print(f"{len(runs)} of {len(found)} cells kept: {path}", highlight=False, markup=False, soft_wrap=True)
+
+
+@app.command()
+def docs(
+    paths: Annotated[list[Path] | None, typer.Argument(help="Pages or folders of pages; docs/ if none.")] = None,
+) -> None:
+    """Fill the tables in pages of documentation from the kept results."""
+    from tacit.bench import pages
+
+    for path in pages.fill(paths or [Path("docs")]):
+        Console().print(f"changed: {path}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _print(
+    benchmark: Any, quick: bool, found: Any, out: Path, format: str, only: list[str] | None, column: list[str] | None
+) -> None:
+    from tacit.bench import cells, formats, tables
+    from tacit.bench import keep as kept
+
+    found = cells.chosen(found, only or [], column or [])
+    runs = kept.of_runs(found, cells.home(out, benchmark, quick))
+    before = kept.of_kept(found, kept.read(kept.path_of(benchmark, quick)))
+    sheet = tables.build(benchmark, found, kept.together(runs, before), quick)
+    if format == "terminal":
+        tables.show(sheet, Console())
+    else:
+        print(formats.FORMATS[format](sheet), end="")
+
+
+def _assignments(set: list[str] | None) -> dict[str, Any]:
+    from tacit import config as configs
+
+    return dict(map(configs.parse_assignment, set or []))
+
+
+def _seeds(text: str) -> list[int]:
+    from tacit.cli import integer, listed
+
+    return list(dict.fromkeys(map(integer, listed(text, "--seeds"))))
