@@ -32,7 +32,7 @@ MAY_IMPORT = {
     "objectives": "federation learn losses method nets objectives params random",
     "averaging": "learn method params",
     "data": "data errors federation random",
-    "methods": "averaging federation learn losses method nets objectives params random",
+    "methods": "averaging errors federation learn losses method nets objectives params random",
     "engines": "engines errors federation learn method nets params random",
     "catalog": "data errors method methods nets objectives own",
     "config": "catalog data engines.faults errors learn method nets",

@@ -65,6 +65,13 @@ def consistency(logits: Tensor, targets: Tensor, distance: Distance) -> Tensor:
     return apart.mean(dim=1) if distance == "mse" else apart.sum(dim=1)
 
 
+def contrast(z: Tensor, near: Tensor, far: Tensor, temperature: float) -> Tensor:
+    """(n, …) each -> scalar: mean of -log(e^a / (e^a + e^b)) with a = cos(z, near)/τ and b = cos(z, far)/τ (MOON)."""
+    z = z.flatten(1)
+    similar = [functional.cosine_similarity(z, other.detach().flatten(1)) / temperature for other in (near, far)]
+    return functional.softplus(similar[1] - similar[0]).mean()
+
+
 def ramp_up(elapsed: float, length: float) -> float:
     """exp(-5·(1 - t/T)²) up to T, then 1; it begins at exp(-5)."""
     return exp(-5 * (1 - min(elapsed / length, 1)) ** 2) if length else 1.0

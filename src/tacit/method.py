@@ -151,6 +151,8 @@ class Needs:
     fresh_momentum: bool = False  # clients do not keep their optimizer's momentum
     steady_data: bool = False  # clients hold the same samples in every round
     averaged_buffers: bool = False  # BatchNorm statistics are averaged like weights
+    images: bool = False  # inputs that can be mixed, which characters can not
+    simulation: bool = False  # clients whose samples may be shown to others
 
 
 class Method(Protocol[State, Memory, Down, Up]):

@@ -64,9 +64,10 @@ def _refuse_unmet_needs(config: Config, job: Job) -> None:
         raise TacitError(f"{name} needs a network with features and {config.net.name} has none: use --net lenet")
     if needs.fresh_momentum and config.train.optimizer == "keep":
         raise TacitError(f"{name} can not work with momentum kept between rounds: use train.optimizer = 'reset'")
-    if getattr(getattr(job.method, "objective", None), "images_only", False) and federation.test.x.dim() != 4:
+    mixes = needs.images or getattr(getattr(job.method, "objective", None), "images_only", False)
+    if mixes and federation.test.x.dim() != 4:
         raise TacitError(
-            f"{name} is for images and {config.data.name} is text: use another objective, such as fixmatch"
+            f"{name} mixes images and {config.data.name} is text: use fedavg+fixmatch or another that does not"
         )
     if needs.steady_data and federation.arrivals is not None:
         raise TacitError(f"{name} remembers the labels of samples and these come and go: use data.steps = 1")
