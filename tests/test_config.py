@@ -4,7 +4,7 @@ import inspect
 import sys
 import tomllib
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -463,6 +463,42 @@ def test_every_setting_is_explained_where_it_is_defined(kind: type) -> None:
 def test_settings_are_found_with_default_and_comment() -> None:
     lr = next(item for item in catalog.settings(Training) if item.name == "lr")
     assert (lr.default, lr.comment) == (0.01, "learning rate at the start")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What others build on."""
+
+    kept: int = 1  # as the origin says
+    changed: int = 2  # as the origin says
+    silent: int = 3  # as the origin says
+
+
+@dataclass(frozen=True)
+class Variant(Origin):
+    """It has the origin's settings, one of them with another meaning, and one more."""
+
+    changed: int = 20  # as the variant says
+    silent: int = 30
+    added: int = 40  # as the variant says
+
+
+def test_settings_of_a_variant_include_those_it_inherits() -> None:
+    found = [(item.name, item.default, item.comment) for item in catalog.settings(Variant)]
+    assert found == [
+        ("kept", 1, "as the origin says"),
+        ("changed", 20, "as the variant says"),
+        ("silent", 30, "as the origin says"),
+        ("added", 40, "as the variant says"),
+    ]
+    assert [item.default for item in catalog.settings(Origin)] == [1, 2, 3]
+
+
+def test_an_inherited_setting_is_explained_as_at_its_origin() -> None:
+    kinds = (catalog.methods()[name] for name in ("fedsiam-d", "fedsiam-pi"))
+    whole, basis = ({item.name: item for item in catalog.settings(kind)} for kind in kinds)
+    assert basis.items() < whole.items()
+    assert whole["mu"].comment.startswith("μ")
 
 
 def test_every_method_and_objective_can_be_built_with_its_defaults() -> None:

@@ -28,6 +28,7 @@ from tacit.learn import (
     Visit,
     batches,
     ema,
+    epoch_steps,
     evaluate,
     fit,
     fit_in_turns,
@@ -397,6 +398,73 @@ def test_steps_replace_epochs() -> None:
     assert len(x) == 7
     assert len(seen(client(numbered(10, 0), linear(1), replace(PLAIN_SGD, epochs=5)))[0]) == 5 * 3
     assert len(seen(client(numbered(10, 0), linear(1), replace(PLAIN_SGD, steps=7)), once=True)[0]) == 3
+
+
+# Mixed batches.
+
+COUNTS = st.integers(0, 13), st.integers(0, 13), st.integers(1, 6), st.integers(1, 4)
+
+
+@settings(deadline=None, max_examples=60)
+@given(*COUNTS)
+def test_mixed_an_epoch_holds_labeled_samples_so_often_and_all_others_once(n: int, m: int, size: int, k: int) -> None:
+    holder = client(numbered(n, m), linear(1), replace(PLAIN_SGD, batch=size, unlabeled_batch=99, epochs=2))
+    x, u = seen(holder, mixed=k)
+    steps = -(-(k * n + m) // size)
+    assert len(x) == len(u) == 2 * steps
+    for epoch in (slice(0, steps), slice(steps, None)):
+        assert sorted(joined(x[epoch])) == sorted(k * list(range(n)))
+        assert sorted(joined(u[epoch])) == list(range(n, n + m))
+        sizes = [len(a) + len(b) for a, b in zip(x[epoch], u[epoch], strict=True)]
+        assert sizes[:-1] == [size] * max(0, steps - 1)
+        assert sum(sizes) == k * n + m
+
+
+def test_mixed_labels_stay_with_their_samples() -> None:
+    data = samples([[float(k)] for k in range(12)], [k if k % 3 == 0 else -1 for k in range(12)])
+    for batch in batches(client(data, linear(1), replace(PLAIN_SGD, batch=5, epochs=3)), mixed=2):
+        assert batch.y.tolist() == batch.x.flatten().int().tolist()
+        assert batch.index.tolist() == batch.u.flatten().int().tolist()
+        assert all(number % 3 for number in batch.index.tolist())
+
+
+def test_mixed_batches_are_mixed_differently_in_every_epoch_and_round_and_alike_when_repeated() -> None:
+    def order(round: int) -> list[tuple[list[int], list[int]]]:
+        holder = client(numbered(6, 30), linear(1), replace(PLAIN_SGD, batch=6, epochs=2), round)
+        return list(zip(*seen(holder, mixed=3), strict=True))
+
+    assert order(0) == order(0)
+    assert order(0)[:8] != order(0)[8:]
+    assert order(0) != order(1)
+    assert len({len(x) for x, _ in order(0)}) > 1
+
+
+def test_mixed_batches_have_a_stream_of_their_own() -> None:
+    x, _ = seen(client(numbered(12, 0), linear(1), replace(PLAIN_SGD, batch=12)), mixed=1)
+    usual, _ = seen(client(numbered(12, 0), linear(1), replace(PLAIN_SGD, batch=12)))
+    assert sorted(x[0]) == sorted(usual[0])
+    assert x != usual
+
+
+def test_mixed_batches_without_unlabeled_samples_where_labels_alone_count() -> None:
+    x, u = seen(client(numbered(4, 9), linear(1)), labels_only=True, mixed=2)
+    assert sorted(joined(x)) == sorted(2 * list(range(4)))
+    assert joined(u) == []
+
+
+def test_mixed_batches_are_what_is_trained_on() -> None:
+    holder = client(hide(points(0, 9), 3), linear(), replace(PLAIN_SGD, batch=5))
+    usual, mixed = (fit(holder, start(linear()), FixMatch(threshold=0.0), mixed=k) for k in (0, 3))
+    assert (usual.steps, mixed.steps) == (2, 3)
+    assert not same(usual.params, mixed.params)
+
+
+@settings(deadline=None, max_examples=60)
+@given(*COUNTS, st.booleans(), st.booleans())
+def test_an_epoch_has_as_many_steps_as_batches(n: int, m: int, size: int, k: int, only: bool, mixes: bool) -> None:
+    train = replace(PLAIN_SGD, batch=size, unlabeled_batch=size + 1, epochs=3, steps=7)
+    holder, mixed = client(numbered(n, m), linear(1), train), k if mixes else 0
+    assert epoch_steps(holder, only, mixed) == len(seen(holder, labels_only=only, mixed=mixed, once=True)[0])
 
 
 @pytest.mark.parametrize("data, objective", [(numbered(0, 0), FixMatch()), (numbered(0, 9), SUPERVISED)])

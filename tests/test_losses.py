@@ -145,7 +145,7 @@ def test_divergence_by_hand() -> None:
     assert divergence(p.log(), p).tolist() == pytest.approx([0, 0], abs=1e-6)
 
 
-@pytest.mark.parametrize("distance", ["mse", "kl"])
+@pytest.mark.parametrize("distance", ["mse", "squared", "kl"])
 def test_no_gradient_reaches_a_target(distance: Any) -> None:
     logits, target = SURE.log().requires_grad_(), torch.tensor([[0.5, 0.5], [0.5, 0.5]], requires_grad=True)
     consistency(logits, target, distance).sum().backward()
@@ -157,6 +157,16 @@ def test_no_gradient_reaches_a_target(distance: Any) -> None:
 def test_the_mean_squared_difference_by_hand() -> None:
     found = consistency(SURE.log(), torch.tensor([[0.5, 0.5], [1.0, 0.0]]), "mse")
     assert found.tolist() == pytest.approx([0.25**2, 0.1**2], rel=1e-5)  # both classes differ alike
+
+
+def test_the_squared_difference_is_summed_over_classes() -> None:
+    target = torch.tensor([[0.5, 0.5], [1.0, 0.0]])
+    found = consistency(SURE.log(), target, "squared")
+    assert found.tolist() == pytest.approx([2 * 0.25**2, 2 * 0.1**2], rel=1e-5)
+    three = torch.tensor([[0.5, 0.25, 0.25]])
+    told = torch.tensor([[0.0, 0.0, 1.0]])
+    assert consistency(three.log(), told, "squared").item() == pytest.approx(0.25 + 0.0625 + 0.5625, rel=1e-5)
+    assert consistency(three.log(), told, "mse").item() == pytest.approx(0.875 / 3, rel=1e-5)
 
 
 def test_ramps_at_their_ends() -> None:

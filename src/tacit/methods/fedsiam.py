@@ -127,7 +127,9 @@ class FedSiamPi:
         apart = divergences(client.net, pair)
         travels = [layer for layer, far in apart.items() if not far < down.boundary]
         online = {name: pair.online[name] for layer in travels for name in _layers(client.net)[layer]}
-        up = FedSiamUp(pair.target, online, torch.tensor([*apart.values()]), len(client.data))
+        # The engine takes an upload with an infinite number for a broken one.
+        divergence = torch.tensor([*apart.values()]).clamp(max=torch.finfo(torch.float32).max)
+        up = FedSiamUp(pair.target, online, divergence, len(client.data))
         return Reply(memory, up, trained.metrics, self._ships(pair))
 
     def merge(self, server: ServerContext, state: FedSiamState, ups: Mapping[int, FedSiamUp]) -> FedSiamState:
