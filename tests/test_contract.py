@@ -233,7 +233,7 @@ def test_any_subset_may_arrive(name: str, place: str) -> None:
     for subset in ({}, *({k: up} for k, up in ups.items() if up is not None)):
         model = given.method.model(given.method.merge(server, state, subset))
         assert model is None or finite(model)
-        if not subset and model is not None:
+        if not subset and model is not None and place == "client":  # a server with labels may train on alone
             assert alike(model, given.method.model(state))
 
 

@@ -96,7 +96,7 @@ def test_fsm_by_hand() -> None:
 def test_fsm_of_a_layer_of_zeros() -> None:
     zeros, one = layered(*[0.0] * 11), layered(*[0.0] * 3, 1.0, 1.0, *[0.0] * 6)
     assert divergences(LAYERS, Pair(zeros, zeros)) == {"0": 0, "1": 0, "2": 0}
-    assert divergences(LAYERS, Pair(zeros, one)) == {"0": 0, "1": inf, "2": 0}
+    assert divergences(LAYERS, Pair(zeros, one)) == {"0": 0, "1": pytest.approx(2**0.5 * 1e30), "2": 0}
     assert divergences(LAYERS, Pair(one, zeros)) == {"0": 0, "1": 1, "2": 0}
 
 
@@ -241,7 +241,7 @@ def test_pi_is_fedavg_with_the_pi_model_to_the_last_bit(crowd: Any, train: Train
 
 
 def test_pi_whose_server_asks_for_agreement_is_fedavg_with_the_pi_model_there_too() -> None:
-    usual = on_images(FedAvg(Pi(ramp=0, distance="squared")), at_server=True)
+    usual = on_images(FedAvg(Pi(ramp=0, distance="squared"), server="after"), at_server=True)
     assert alike(on_images(replace(SIAM_PI, server_consistency=True), at_server=True), usual) == [True] * 4
     assert not any(alike(on_images(SIAM_PI, at_server=True), usual))
 
@@ -445,11 +445,11 @@ def test_after_pi_everything_travels_while_zeros_fill_the_quantile() -> None:
 
 
 def test_a_divergence_without_bounds_does_not_cost_the_upload() -> None:
-    """A layer of zeros whose target is not: infinitely far, and yet the engine must let the upload through."""
+    """A layer of zeros whose target is not: very far, and yet the engine must let the upload through."""
     task = on_points(FedSiamD(phi_g=1), train=replace(LIVELY, lr=1e-30, momentum=0.0))
     zeros, other = params.zeros_like(logistic().init(torch.Generator())), logistic().init(torch.Generator())
     up = reply_to(task, -inf, Pair(zeros, other)).up
-    assert up.divergence[0] > 1e30
+    assert up.divergence[0] > 1e20
     assert finite(up)
 
 
@@ -482,14 +482,14 @@ def followed(replies: Sequence[Any], alphas: Sequence[float]) -> Params:
     "method, memory, alphas",
     [
         (FedSiamMT(), None, (1 / 2, 2 / 3, 3 / 4)),
-        (FedSiamMT(), FedSiamMemory(steps=7, visits=2), (8 / 9, 9 / 10, 10 / 11)),  # t goes on
+        (FedSiamMT(), FedSiamMemory(steps=7), (8 / 9, 9 / 10, 10 / 11)),  # t goes on
         (FedSiamMT(alpha=0.6), None, (1 / 2, 0.6, 0.6)),
-        (FedSiamMT(), FedSiamMemory(steps=10**6, visits=9), (0.999,) * 3),
+        (FedSiamMT(), FedSiamMemory(steps=10**6), (0.999,) * 3),
         (FedSiamMT(alpha=0.0), FedSiamMemory(steps=7), (0.0,) * 3),
         (FedSiamD(phi_g=3), None, (1 / 2, 2 / 3, 3 / 4)),
         (FedSiamD(phi_g=4), FedSiamMemory(steps=7), (0.0,) * 3),  # round 4 is one of Π's
-        (FedSiamMT(clock="epochs"), None, (3 / 4, 4 / 5, 5 / 6)),  # E·(visits + 1) + epoch + 1, epochs from 0
-        (FedSiamMT(clock="epochs"), FedSiamMemory(steps=99, visits=4), (11 / 12, 12 / 13, 13 / 14)),
+        (FedSiamMT(clock="epochs"), None, (3 / 4, 4 / 5, 5 / 6)),  # E + epoch + 1, epochs from 0
+        (FedSiamMT(clock="epochs"), FedSiamMemory(steps=8), (11 / 12, 12 / 13, 13 / 14)),  # after eight
     ],
 )
 def test_the_target_follows_by_hand(method: FedSiamMT, memory: Any, alphas: tuple[float, ...]) -> None:
@@ -515,7 +515,6 @@ def test_a_client_remembers_how_long_it_trained() -> None:
         for k in moment.record.traffic:
             seen[k] += 1
         for k, memory in moment.memories.items():
-            assert memory.visits == seen[k]
             assert memory.steps == seen[k] * 2 * ceil((11 + 4 * k - 4) / 5)
     assert len(set(seen.values())) > 1
 
@@ -525,16 +524,16 @@ def test_a_client_remembers_how_long_it_trained() -> None:
 
 @pytest.mark.parametrize("round, beta", [(0, exp(-5 * 0.81)), (4, exp(-5 * 0.25)), (9, 1.0), (30, 1.0)])
 def test_the_weight_grows_with_the_rounds(round: int, beta: float) -> None:
-    for memory in (None, FedSiamMemory(steps=50, visits=9)):
+    for memory in (None, FedSiamMemory(steps=50)):
         reply = reply_to(on_points(FedSiamPi(), rounds=40), -inf, memory=memory, round=round)
         assert reply.metrics["weight_unlabeled"] == pytest.approx(beta)
 
 
 @pytest.mark.parametrize("visits, first", [(0, 3), (1, 5), (2, 7), (6, 15)])
 def test_the_weight_grows_with_a_clients_epochs(visits: int, first: int) -> None:
-    """Two epochs of two steps: t = 2·(visits + 1) + 1 and one more."""
+    """Two epochs of two steps in each visit: t = 2·(visits + 1) + 1 and one more."""
     task = on_points(FedSiamPi(ramp_by="epochs"), rounds=40)
-    reply = reply_to(task, -inf, memory=FedSiamMemory(steps=50, visits=visits), round=0)
+    reply = reply_to(task, -inf, memory=FedSiamMemory(steps=4 * visits), round=0)
     assert reply.metrics["steps"] == 4
     both = [exp(-5 * (1 - min(t, 10) / 10) ** 2) for t in (first, first + 1)]
     assert reply.metrics["weight_unlabeled"] == pytest.approx(sum(both) / 2)
@@ -639,13 +638,14 @@ def at_server(method: FedSiamPi, **options: Any) -> Job:
 def test_the_server_learns_from_its_labels_and_its_target_follows(agrees: bool) -> None:
     task = at_server(FedSiamMT(server_consistency=agrees))
     log: dict[str, float] = {}
-    state, downs = task.method.send(task.server(4, log), FedSiamState(Pair(EYE, TILTED)))
+    state = task.method.merge(task.server(4, log), FedSiamState(Pair(EYE, TILTED)), {})
+    _, downs = task.method.send(task.server(5, {}), state)
     beta = exp(-5 * 0.25) if agrees else 0.0
     expected = expected_gradient(task.federation.server.labeled, "squared", beta, "labeled")
     assert apart(params.sub(EYE, state.common.online), expected) < 1e-5
     half = params.scale(params.add(TILTED, state.common.online), 0.5)  # α = 1 - 1/2 after the first step
     assert apart(state.common.target, half) < 1e-6
-    assert (state.own.steps, state.own.visits) == (1, 1)
+    assert state.own.steps == 1
     assert log["loss_supervised"] > 0
     assert ("loss_unlabeled" in log) == agrees
     assert same(downs[0].target, state.common.target)
@@ -654,7 +654,7 @@ def test_the_server_learns_from_its_labels_and_its_target_follows(agrees: bool) 
 
 def test_the_servers_steps_go_on_from_round_to_round() -> None:
     moments = list(rounds(at_server(FedSiamMT(), rounds=3)))
-    assert [moment.state.own.steps for moment in moments] == [1, 2, 3]
+    assert [moment.state.own.steps for moment in moments] == [2, 3, 4]  # one before the first round
     assert [moment.memories[0].steps for moment in moments] == [1, 2, 3]
 
 
@@ -681,7 +681,7 @@ def test_twins_begin_alike_or_apart() -> None:
 
 @pytest.mark.parametrize("statistics", ["averaged", "own"])
 def test_statistics_of_the_target(statistics: Any) -> None:
-    """Its own pass moves them; averaged, they then follow the online net's like weights, half-way after one step."""
+    """Those of its own pass; or they follow the online net's like weights, half-way after one step."""
     task = on_images(FedSiamMT(statistics=statistics), train=replace(ONE_STEP, batch=99, lr=0.1))
     pair, holder = apart_pair(task.net), task.client(0, 0)
     up = visit(task, 0, FedSiamDown(pair.target, pair.online, -inf)).up
@@ -689,9 +689,9 @@ def test_statistics_of_the_target(statistics: Any) -> None:
     seen = params.clone(pair.target)
     task.net.apply(seen, holder.views.plain(torch.cat([batch.x, batch.u])), train=True)
     for name in task.net.buffers:
-        own = seen[name]
-        assert not torch.allclose(own, up.online[name], atol=1e-4)
-        assert torch.allclose(up.target[name], own if statistics == "own" else (own + up.online[name]) / 2, atol=1e-5)
+        expected = seen[name] if statistics == "own" else (pair.target[name] + up.online[name]) / 2
+        assert not torch.allclose(seen[name], (pair.target[name] + up.online[name]) / 2, atol=1e-3)
+        assert torch.allclose(up.target[name], expected, atol=1e-5)
     for name in task.net.trainable:
         assert torch.allclose(up.target[name], (pair.target[name] + up.online[name]) / 2, atol=1e-6)
 
@@ -732,7 +732,8 @@ def test_a_lost_upload_leaves_the_client_and_the_server_as_they_were() -> None:
     for moment in moments:
         for k in moment.record.traffic.keys() - moment.record.skipped.keys():
             arrived[k] += 1
-        assert {k: memory.visits for k, memory in moment.memories.items()} == {k: n for k, n in arrived.items() if n}
+        steps = {k: n * 2 * ceil((11 + 4 * k - 4) / 5) for k, n in arrived.items() if n}
+        assert {k: memory.steps for k, memory in moment.memories.items()} == steps
     assert any(moment.record.skipped for moment in moments)
 
 
@@ -777,7 +778,7 @@ PLAIN = {
     "view": "weak",
 }
 TWO_NETS = {"alpha": 0.999, "clock": "steps", "twins": "same", "statistics": "averaged", "ships": "online"}
-DYNAMIC = {"curve": "linear", "mu": 0.5, "phi_g": None, "phi_end": 40}
+DYNAMIC = {"curve": "linear", "mu": 0.5, "phi_g": None, "phi_end": 40, "window": None}
 WRITTEN = {"fedsiam-pi": PLAIN, "fedsiam-mt": PLAIN | TWO_NETS, "fedsiam-d": PLAIN | TWO_NETS | DYNAMIC}
 RELEASED_PLAIN = {
     "distance": "mse",  # over the classes too
@@ -792,7 +793,7 @@ RELEASED_TWO = {"clock": "epochs", "twins": "apart", "statistics": "own"}
 RELEASED = {
     "fedsiam-pi": RELEASED_PLAIN,
     "fedsiam-mt": RELEASED_PLAIN | RELEASED_TWO,
-    "fedsiam-d": RELEASED_PLAIN | RELEASED_TWO | {"curve": "rising"},
+    "fedsiam-d": RELEASED_PLAIN | RELEASED_TWO | {"curve": "rising", "window": 10},
 }
 
 

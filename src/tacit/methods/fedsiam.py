@@ -6,7 +6,7 @@ travels in full; of the online net only layers that are far enough from the targ
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import ceil, inf
+from math import inf
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -38,7 +38,6 @@ class FedSiamMemory:
     """How long a client has trained so far, and what its training keeps."""
 
     steps: int = 0
-    visits: int = 0
     kept: Kept | None = None
 
 
@@ -127,9 +126,7 @@ class FedSiamPi:
         apart = divergences(client.net, pair)
         travels = [layer for layer, far in apart.items() if not far < down.boundary]
         online = {name: pair.online[name] for layer in travels for name in _layers(client.net)[layer]}
-        # The engine takes an upload with an infinite number for a broken one.
-        divergence = torch.tensor([*apart.values()]).clamp(max=torch.finfo(torch.float32).max)
-        up = FedSiamUp(pair.target, online, divergence, len(client.data))
+        up = FedSiamUp(pair.target, online, torch.tensor([*apart.values()]), len(client.data))
         return Reply(memory, up, trained.metrics, self._ships(pair))
 
     def merge(self, server: ServerContext, state: FedSiamState, ups: Mapping[int, FedSiamUp]) -> FedSiamState:
@@ -189,7 +186,7 @@ class FedSiamPi:
         memory, mixed = memory or FedSiamMemory(), self.mixed if isinstance(holder, ClientContext) else 0
         twins = _Twins(self, holder, start.target, memory, epoch_steps(holder, mixed=mixed))
         trained = fit(holder, start.online, twins, kept=memory.kept, mixed=mixed)
-        done = FedSiamMemory(memory.steps + trained.steps, memory.visits + bool(trained.steps), trained.kept)
+        done = FedSiamMemory(memory.steps + trained.steps, trained.kept)
         return Pair(trained.params, params.clone(twins.target)), trained, done
 
 
@@ -312,10 +309,9 @@ class _Twins:
         return ramp_up(self._holder.round + 1 if by_rounds else self._epochs(), self._method.ramp)
 
     def _epochs(self) -> int:
-        """t of the release: E·(visits + 1) + epoch + 1, with the earlier visits, and the epoch counted from 0."""
-        train = self._holder.train
-        each = train.epochs if train.steps is None else ceil(train.steps / self._epoch)
-        return each * (self._memory.visits + 1) + self._steps // self._epoch + 1
+        """t of the release: epochs of earlier visits + E + epoch + 1, this visit's epochs counted from 0."""
+        before, now = (steps // self._epoch for steps in (self._memory.steps, self._steps))
+        return before + self._holder.train.epochs + now + 1
 
 
 def divergences(net: Net, pair: Pair) -> dict[str, float]:

@@ -40,7 +40,7 @@ class Moon:
 
     objective: Objective = Supervised()  # what a batch costs, at clients and server
     mu: NonNegative = 1.0  # μ: weight of the second term; 5 on CIFAR-10, 1 on CIFAR-100 and Tiny-ImageNet
-    temperature: Positive = 0.5  # τ
+    temperature: Positive = 0.5  # τ of the similarities
     term: Literal["contrast", "l2"] = "contrast"  # the second term: ℓ_con, or ‖z - z_glob‖ of Table 5
     first: Literal["none", "random"] = "none"  # a party's first visit: without second term, or against random weights
     weights: Weights = "samples"  # of the clients in the average
