@@ -3,6 +3,7 @@
 import fcntl
 import json
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,17 @@ def test_the_version_follows_the_code_of_the_method_and_what_it_shares(monkeypat
     assert before != cells.version(fedprox)
     monkeypatch.setattr(cells, "_shared", lambda: "other code")
     assert cells.version(fedavg) != before
+
+
+def test_shared_code_is_all_that_changes_numbers_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cells, "PACKAGE", tmp_path)
+    (tmp_path / "data").mkdir()
+    shared = cells._shared.__wrapped__
+    seen = [shared()]
+    for name in ("learn.py", "data/draw.py", "data/papers.py", "cli.py"):
+        (tmp_path / name).write_text("x = 1\n")
+        seen.append(shared())
+    assert [one != other for one, other in pairwise(seen)] == [True, True, False, False]
 
 
 def test_the_version_follows_a_method_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
