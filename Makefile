@@ -5,7 +5,7 @@ PIP    := -m pip --disable-pip-version-check -qq install -c constraints.txt
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check bench bench-peers clean
+.PHONY: help demo test check bench bench-peers tables clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,6 +30,9 @@ bench: .venv/.installed-run ## measure speed: rounds, growing numbers of clients
 
 bench-peers: .venv-peers/.installed ## the same workload on pfl-research and Flower, in a second environment
 	@$(PEERS) benchmarks/speed.py w1 --peers
+
+tables: .venv/.installed-run ## fill the tables in the docs from benchmarks/results
+	@.venv/bin/tacit bench docs README.md docs
 
 clean: ## remove environments, caches and builds; runs/ stays
 	@rm -rf .venv .venv-peers .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

@@ -96,7 +96,7 @@ def test_help_names_every_command(shell: Shell) -> None:
     for flag in ("--help", "-h"):
         said = shell(flag)
         assert (said.code, said.err) == (0, "")
-        for command in ("demo", "ls", "show", "data", "run", "resume", "compare", "report"):
+        for command in ("demo", "ls", "show", "data", "run", "resume", "compare", "report", "bench"):
             assert f" {command} " in said.out
         assert fits(said.out)
         assert "\x1b" not in said.out
@@ -108,7 +108,7 @@ def test_without_a_command_help_is_shown_and_nothing_complains(shell: Shell) -> 
     assert said.err == ""
 
 
-@pytest.mark.parametrize("command", ["demo", "ls", "show", "data", "run", "resume", "compare", "report"])
+@pytest.mark.parametrize("command", ["demo", "ls", "show", "data", "run", "resume", "compare", "report", "bench"])
 def test_every_command_explains_itself(shell: Shell, command: str) -> None:
     said = shell(command, "--help")
     assert said.code == 0

@@ -17,7 +17,7 @@ LATEX = {
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "−": "$-$", "–": "--", "×": r"$\times$",
     "★": r"$\star$", "\u00a0": "~", "α": r"$\alpha$", "β": r"$\beta$", "γ": r"$\gamma$", "λ": r"$\lambda$",
     "μ": r"$\mu$", "σ": r"$\sigma$", "τ": r"$\tau$", "ψ": r"$\psi$", "Π": r"$\Pi$", "≥": r"$\geq$", "≤": r"$\leq$",
-    "⸴": r"\textsuperscript{,}", **{small: rf"\textsuperscript{{{n}}}" for n, small in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")},
+    **{small: rf"\textsuperscript{{{n}}}" for n, small in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")},
 }  # fmt: skip
 
 
@@ -36,7 +36,7 @@ def to_markdown(sheet: Sheet) -> str:
 
 
 def _plain(text: str) -> str:
-    return " ".join(text.split()).replace("|", r"\|").replace("<", "&lt;")
+    return " ".join(text.strip().splitlines()).replace("|", r"\|").replace("<", "&lt;")
 
 
 def _seeds(line: Line) -> str:

@@ -78,6 +78,7 @@ class Sheet:
 
     name: str
     title: str
+    paper: str  # who printed the numbers
     about: str
     blocks: list[Block]
     doubts: list[str]  # the footnotes, in the order of their numbers
@@ -87,15 +88,16 @@ class Sheet:
         """What one has to know to read it."""
         rows = [line.ours for block in self.blocks for line in block.lines if line.ours]
         notes = [tables.spread_note(rows), tables.star_note(rows)] if rows else ["nothing is done yet"]
+        notes += [f"paper: {self.paper}"] if self.paper else []
         return [note for note in notes if note] + [
             f"{superscript([number])} {why}" for number, why in enumerate(self.doubts, start=1)
         ]
 
 
 def superscript(numbers: Sequence[int]) -> str:
-    """¹ or ¹,²."""
+    """¹, or ¹,² for two."""
     digits = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
-    return "⸴".join(str(number).translate(digits) for number in numbers)
+    return ",".join(str(number).translate(digits) for number in numbers)
 
 
 def build(benchmark: Benchmark, found: Sequence[Spot], measured: Mapping[Place, Seeds], quick: bool) -> Sheet:
@@ -106,7 +108,8 @@ def build(benchmark: Benchmark, found: Sequence[Spot], measured: Mapping[Place, 
         if here:
             blocks.append(Block(column.name, column.title, _lines(benchmark, here, measured)))
     title = f"{benchmark.title} ({QUICK})" if quick else benchmark.title
-    return Sheet(benchmark.name, title, benchmark.about, blocks, [doubt.why for doubt in benchmark.doubts])
+    doubts = [doubt.why for doubt in benchmark.doubts]
+    return Sheet(benchmark.name, title, benchmark.paper, benchmark.about, blocks, doubts)
 
 
 def _lines(benchmark: Benchmark, here: Sequence[Spot], measured: Mapping[Place, Seeds]) -> list[Line]:

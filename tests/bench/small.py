@@ -1,0 +1,104 @@
+"""A benchmark that takes seconds, and runs made by hand in its cells."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tacit.bench import cells, files
+from tacit.bench.cells import Cell
+from tacit.config import dumps
+from tests.engines import farm
+from tests.report.runs import record
+
+TOML = """
+title = "A small table"
+paper = "Nobody, Table 1"
+about = "Three bright bands."
+seeds = [0]
+
+[settings]
+rounds = 3
+[settings.data]
+name = "{data}"
+clients = 4
+labels = "client"
+per_class = 2
+[settings.train]
+steps = 1
+batch = 6
+[settings.net]
+name = "linear"
+[settings.engine]
+workers = 0
+
+[quick]
+rounds = 1
+
+[columns.iid]
+title = "IID"
+settings.data.partition = "iid"
+[columns.classes]
+title = "Two classes"
+settings.data.partition = "classes:2"
+
+[rows.fedavg]
+title = "FedAvg"
+settings.method.name = "fedavg+supervised"
+settings.objective.view = "plain"
+[rows.fixmatch]
+title = "FixMatch"
+settings.method.name = "fedavg+fixmatch"
+columns = ["iid"]
+
+[published.fedavg]
+iid = 95.13
+classes = 40.0
+[published.fixmatch]
+iid = 97.5
+
+[[doubts]]
+why = "all of it was chosen on the test set"
+[[doubts]]
+rows = ["fixmatch"]
+columns = ["iid"]
+why = "its helpers too"
+"""
+
+
+def write(folder: Path, text: str = TOML) -> Path:
+    """The benchmark as the file `small_table.toml`, its images beside it."""
+    farm.write_images(folder / "images.npz")
+    path = folder / "small_table.toml"
+    path.write_text(text.replace("{data}", str(folder / "images.npz")), encoding="utf-8")
+    return path
+
+
+def changed(folder: Path, old: str, new: str) -> Path:
+    """The same with a change in its text."""
+    assert old in TOML
+    return write(folder, TOML.replace(old, new))
+
+
+def planned(
+    path: Path, out: Path, seeds: Sequence[int] = (0,), quick: bool = False, extra: Mapping[str, Any] | None = None
+) -> list[Cell]:
+    """All cells of a file."""
+    benchmark = files.read(path)
+    return cells.cells(cells.spots(benchmark, quick, extra), seeds, cells.home(out, benchmark, quick))
+
+
+def pretend(cell: Cell, accuracies: Sequence[float]) -> None:
+    """A finished run in the cell's folder: 2 s, 10 steps, 1,000 bytes down and 500 up in each round."""
+    (cell.folder / "checkpoint").mkdir(parents=True)
+    (cell.folder / "config.toml").write_text(dumps(cell.config), encoding="utf-8")
+    lines = "".join(json.dumps(record(i, accuracy)) + "\n" for i, accuracy in enumerate(accuracies))
+    (cell.folder / "rounds.jsonl").write_text(lines, encoding="utf-8")
+    (cell.folder / "cell.json").write_text(json.dumps(cell.note), encoding="utf-8")
+    (cell.folder / "checkpoint/latest.json").write_text(json.dumps({"round": len(accuracies)}), encoding="utf-8")
+
+
+def numbers(folder: Path) -> list[dict[str, Any]]:
+    """The records of a run without the time they took."""
+    lines = (folder / "rounds.jsonl").read_text(encoding="utf-8").splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]

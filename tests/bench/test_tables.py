@@ -1,0 +1,171 @@
+"""The table in its four formats, against runs made by hand."""
+
+import csv
+from collections.abc import Mapping, Sequence
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from tacit.bench import cells, files, formats, keep, tables
+from tests.bench import small
+
+Given = Mapping[str, Sequence[float]]  # the accuracy of each seed by "column/row"; one number in all rounds
+
+
+def sheet(folder: Path, given: Given, path: Path | None = None, quick: bool = False) -> tables.Sheet:
+    """The table when these cells are done."""
+    path, out = path or small.write(folder), folder / "runs"
+    for cell in small.planned(path, out, range(5), quick):
+        seeds = given.get("/".join(cell.spot.place), ())
+        if cell.seed < len(seeds):
+            small.pretend(cell, [seeds[cell.seed]] * cell.config.rounds)
+    benchmark = files.read(path)
+    found = cells.spots(benchmark, quick)
+    return tables.build(benchmark, found, keep.of_runs(found, cells.home(out, benchmark, quick)), quick)
+
+
+def shown(given: tables.Sheet, width: int = 80) -> list[str]:
+    out = StringIO()
+    tables.show(given, Console(file=out, width=width, color_system=None))
+    return [line.rstrip() for line in out.getvalue().splitlines()]
+
+
+ONE = {"iid/fedavg": [0.95], "iid/fixmatch": [0.98], "iid/labels-only": [0.9]}
+TWO = {"iid/fedavg": [0.94, 0.96], "iid/fixmatch": [0.985, 0.987], "iid/labels-only": [0.9, 0.9]}
+
+
+def test_terminal(tmp_path: Path) -> None:
+    lines = shown(sheet(tmp_path, ONE))
+    assert lines[0] == "A small table"
+    assert lines[2] == "IID, 2 labels per class at each client, 3 rounds"
+    cells_of = {line.split("  ")[0].strip(): line.split() for line in lines}
+    assert cells_of["FedAvg"][1:] == ["–", "–", "40.00¹", *"–––––"]  # of the second column, which is not done
+    (fedavg,) = [line for line in lines if "95.13" in line]
+    assert " ".join(fedavg.split()) == "FedAvg 95.0 95.0 95.13¹ −0.1 30 1.5 kB 3.0 kB 6.0 s"
+    (fixmatch,) = [line for line in lines if "97.50" in line]
+    assert fixmatch.split()[1:5] == ["98.0", "98.0", "97.50¹,²", "+0.5"]
+    (bound,) = [line for line in lines if line.startswith("Labels only") and "90.0" in line]
+    assert bound.split()[2:6] == ["90.0", "90.0", "–", "–"]
+    assert "★" not in "".join(lines), "with one seed nobody can tell"
+    assert lines[-4:] == [
+        "last 5: mean of the last 5 evaluations",
+        "paper: Nobody, Table 1",
+        "¹ all of it was chosen on the test set",
+        "² its helpers too",
+    ]
+
+
+def test_spread_and_star(tmp_path: Path) -> None:
+    lines = shown(sheet(tmp_path, TWO))
+    (fedavg,) = [line for line in lines if "95.13" in line]
+    assert fedavg.startswith("FedAvg ")
+    assert "95.0 ± 1.4" in fedavg
+    (fixmatch,) = [line for line in lines if "97.50" in line]
+    assert fixmatch.startswith("FixMatch\u00a0★")
+    assert "98.6 ± 0.1" in fixmatch
+    assert "last 5: mean of the last 5 evaluations; mean ± std over 2 seeds" in lines
+    assert "★ leads by more than both spreads together" in lines
+
+
+def test_nobody_leads_while_a_row_is_missing_or_within_the_spread(tmp_path: Path) -> None:
+    without = {place: seeds for place, seeds in TWO.items() if place != "iid/labels-only"}
+    assert "★" not in "".join(shown(sheet(tmp_path / "a", without, small.write(made(tmp_path / "a")))))
+    close = TWO | {"iid/fixmatch": [0.95, 0.97]}
+    assert "★" not in "".join(shown(sheet(tmp_path / "b", close, small.write(made(tmp_path / "b")))))
+
+
+def made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+def test_a_row_with_other_labels_says_so(tmp_path: Path) -> None:
+    path = small.changed(tmp_path, "seeds = [0]", 'bounds = ["all-labels"]')
+    lines = shown(sheet(tmp_path, {"iid/fedavg": [0.9], "iid/fixmatch": [0.9], "iid/all-labels": [0.99]}, path))
+    assert any(line.startswith("All labels ") and "99.0" in line for line in lines)
+    path = small.changed(tmp_path, 'objective.view = "plain"', "data.per_class = 3")
+    lines = shown(sheet(tmp_path, {}, path))
+    assert any(line.startswith("FedAvg (3 labels") for line in lines)
+
+
+def test_four_columns_of_ten_rows_fit_a_terminal(tmp_path: Path) -> None:
+    text = small.TOML
+    for name in ("three", "four"):
+        text += f'\n[columns.{name}]\nsettings.data.partition = "even"\n'
+    for number in range(7):
+        text += f'[rows.row-{number}]\ntitle = "A method with a long name {number}"\n'
+        text += f'settings.method.name = "fedprox+supervised"\nsettings.method.mu = 0.{number + 1}\n'
+    path = small.write(tmp_path, text)
+    places = ["/".join(spot.place) for spot in cells.spots(files.read(path))]
+    assert len(places) == 4 * 9 + 1
+    many = {place: [0.94, 0.96, 0.95] for place in places}
+    for cell in small.planned(path, tmp_path / "runs", range(3)):
+        small.pretend(cell, [many["/".join(cell.spot.place)][cell.seed]] * 3)
+        log = cell.folder / "rounds.jsonl"
+        log.write_text(log.read_text().replace('"bytes_up": 500', '"bytes_up": 123456789').replace("2.0", "2222.0"))
+    benchmark = files.read(path)
+    found = cells.spots(benchmark)
+    full = tables.build(benchmark, found, keep.of_runs(found, tmp_path / "runs/small-table"), False)
+    lines = shown(full)
+    assert all(len(line) <= 80 for line in lines)
+    assert sum("95.0 ± 1.0" in line for line in lines) == len(places)
+    assert "…" not in "".join(lines)
+
+
+def test_quick_is_said(tmp_path: Path) -> None:
+    quick = sheet(tmp_path, ONE, quick=True)
+    assert shown(quick)[0] == "A small table (quick: not the paper's scale)"
+    assert formats.to_markdown(quick).startswith("**A small table (quick: not the paper's scale)**\n")
+
+
+def test_markdown(tmp_path: Path) -> None:
+    lines = formats.to_markdown(sheet(tmp_path, TWO)).splitlines()
+    assert lines[:3] == ["**A small table**", "", "Three bright bands."]
+    assert lines[4].startswith("| IID | seeds | last 5 (%) | best (%) | paper | difference | labels | rounds |")
+    assert lines[6] == (
+        "| FedAvg | 2 | 95.0 ± 1.4 | 95.0 ± 1.4 | 95.13¹ | −0.1 | 2 labels per class at each client "
+        "| 3 | 30 | 1.5 kB | 3.0 kB | 6.0 s |"
+    )
+    assert lines[7].startswith("| **FixMatch\u00a0★** | **2** | **98.6 ± 0.1** |")
+    assert "| FedAvg | 0 | – | – | 40.00¹ | – | 2 labels per class at each client | – | – | – | – | – |" in lines
+    widths = {line.count("|") for line in lines if line.startswith("|")}
+    assert len(widths) == 1
+    assert lines[-1] == "² its helpers too"
+
+
+def test_csv(tmp_path: Path) -> None:
+    rows = list(csv.DictReader(StringIO(formats.to_csv(sheet(tmp_path, TWO)))))
+    assert len(rows) == 5
+    assert all(None not in row and None not in row.values() for row in rows)
+    fixmatch = rows[1]
+    assert (fixmatch["benchmark"], fixmatch["column"], fixmatch["row"]) == ("small-table", "IID", "FixMatch")
+    assert (fixmatch["seeds"], fixmatch["last5"], fixmatch["last5_std"]) == ("2", "98.60", "0.14")
+    assert (fixmatch["paper"], fixmatch["difference"], fixmatch["doubts"]) == ("97.50", "1.10", "1 2")
+    assert (fixmatch["rounds"], fixmatch["steps"], fixmatch["seconds"]) == ("3", "30", "6.0")
+    assert (fixmatch["bytes_up"], fixmatch["bytes_down"], fixmatch["leads"]) == ("1500", "3000", "yes")
+    assert (rows[3]["last5"], rows[3]["paper"], rows[3]["seeds"], rows[3]["leads"]) == ("", "40.00", "0", "")
+
+
+def test_latex(tmp_path: Path) -> None:
+    path = small.changed(tmp_path, 'title = "FedAvg"', 'title = "Fed_Avg & 50 % γ"')
+    lines = formats.to_latex(sheet(tmp_path, TWO, path)).splitlines()
+    assert r"\begin{tabular}{lrrrrrrrrr}" in lines
+    assert r"\multicolumn{10}{l}{\emph{IID}} \\" in lines
+    (fedavg,) = [line for line in lines if "95.13" in line]
+    assert fedavg == (
+        r"Fed\_Avg \& 50 \% $\gamma$ & 95.0 $\pm$ 1.4 & 95.0 $\pm$ 1.4 & 95.13\textsuperscript{1} & $-$0.1 "
+        r"& 3 & 30 & 1.5 kB & 3.0 kB & 6.0 s \\"
+    )
+    (fixmatch,) = [line for line in lines if "97.50" in line]
+    assert fixmatch.startswith(r"\textbf{FixMatch~$\star$} & \textbf{98.6 $\pm$ 0.1}")
+    assert {line.count(" & ") for line in lines if line.endswith(r"\\") and "multicolumn" not in line} == {9}
+    assert lines[-1] == r"\end{tabular}"
+
+
+@pytest.mark.parametrize("form", formats.FORMATS)
+def test_an_empty_table_is_a_table_too(tmp_path: Path, form: str) -> None:
+    empty = sheet(tmp_path, {})
+    assert formats.FORMATS[form](empty)
+    assert "nothing is done yet" in shown(empty)
