@@ -85,8 +85,7 @@ class FedSeal:
 
     def start(self, server: ServerContext) -> WeightsState:
         """The initial model w^0 based on the labeled data set, then step 1 of round 1."""
-        server = before_rounds(server)
-        state = start_weights(server)
+        state, server = start_weights(server), before_rounds(server)
         if self.bootstrap:
             longer = replace(server.train, epochs=self.bootstrap, steps=None)
             alone = replace(server, train=longer, streams=server.streams.within("bootstrap"))
