@@ -72,7 +72,7 @@ class FedSeal:
     lambda_start: NonNegative = 0.1  # λ of the first round: weight of the positive loss
     lambda_decay: Positive = 0.95  # λ is divided by this each round
     lambda_until: Natural = 100  # up to this round
-    lambda_cap: Positive | None = 1.0  # and up to this value; none: it goes on growing
+    lambda_cap: Positive = 1.0  # and up to this value; a large one, such as 1000, is none
     ensemble: bool = True  # confidence is the mean over all models heard, not that of the last one
     listen: Literal["all", "sampled"] = "all"  # who hears w^t: every client in every round, or those that train
     negative: bool = True  # learn from complementary labels too
@@ -132,7 +132,7 @@ class FedSeal:
     def weight(self, round: int) -> float:
         """λ in round 0, 1, …: it grows by 1/decay up to round `lambda_until` and `lambda_cap`."""
         grown = self.lambda_start / self.lambda_decay ** min(round, self.lambda_until)
-        return grown if self.lambda_cap is None else min(grown, max(self.lambda_cap, self.lambda_start))
+        return min(grown, max(self.lambda_cap, self.lambda_start))
 
     def _thresholds(self, server: ServerContext, w: Params) -> Tensor:
         """(c,): τ^t by Eq. 5, or the fixed one."""
