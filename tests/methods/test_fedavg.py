@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from tacit.averaging import WeightsDown, WeightsState, WeightsUp, before_rounds
+from tacit.averaging import Turn, WeightsDown, WeightsState, WeightsUp, before_rounds
 from tacit.learn import batches, fit
 from tacit.method import Training
 from tacit.methods.fedavg import FedAvg
@@ -23,12 +23,12 @@ from tests.toys import (
     point,
     points,
     quadratics,
-    rounds,
     same,
     visit,
 )
 
 SUPERVISED = Supervised(view="plain")
+TURNS: tuple[Turn, ...] = ("before", "after")
 
 
 def up(value: float, n: int) -> WeightsUp:
@@ -140,17 +140,14 @@ def test_when_the_server_trains_by_hand(server: Any, sent: float, evaluated: flo
     assert play_all(given).state.w["p"].item() == pytest.approx(evaluated, abs=1e-12)
 
 
-def test_a_server_that_trains_after_trains_as_often_and_once_before_the_first_round() -> None:
-    """What is sent is what a server that trains before would send, if only it drew the same random numbers."""
-    train = Training(batch=12, lr=0.1)  # all of its samples in one batch: nothing is drawn
+def test_a_server_that_trains_after_ends_with_what_it_would_send_next() -> None:
+    """The same work in the same order, cut into rounds at another place."""
+    train = Training(batch=12, lr=0.1)  # all of its samples in one batch, so that shuffling them does not matter
     data = federation([points(0, 20), points(1, 20)], server=points(9, 12))
-    before, after = (
-        play_all(job(FedAvg(SUPERVISED, server=turn), data, linear(), train=train, rounds=count))
-        for turn, count in (("before", 4), ("after", 3))
-    )
-    given = job(FedAvg(SUPERVISED), data, linear(), train=train, rounds=4)
-    sent = [given.method.send(given.server(3, {}), moment.state)[0].w for moment in list(rounds(given))[2:3]]
-    assert apart(after.state.w, sent[0]) < 1e-6
+    given = job(FedAvg(SUPERVISED), data, linear(), train=train)
+    before, after = (play_all(job(FedAvg(SUPERVISED, server=turn), data, linear(), train=train)) for turn in TURNS)
+    following = given.method.send(given.server(3, {}), before.state)[0]
+    assert apart(after.state.w, following.w) < 1e-6
     assert apart(after.state.w, before.state.w) > 1e-3
     assert [record.server["steps"] for record in after.records] == [1, 1, 1]
 
@@ -166,7 +163,7 @@ def test_a_server_that_trains_after_shuffles_anew_in_the_first_round() -> None:
 
 def test_without_labels_at_the_server_its_turn_does_not_matter() -> None:
     data = federation([points(0, 20), points(1, 10)])
-    before, after = (play_all(job(FedAvg(SUPERVISED, server=turn), data, linear())) for turn in ("before", "after"))
+    before, after = (play_all(job(FedAvg(SUPERVISED, server=turn), data, linear())) for turn in TURNS)
     assert same(before.state.w, after.state.w)
 
 

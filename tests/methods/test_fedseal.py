@@ -364,11 +364,11 @@ def test_lambda_grows_to_one_in_round_45() -> None:
 
 
 def test_without_a_cap_lambda_grows_until_round_100() -> None:
-    method = FedSeal(lambda_cap=None)
+    method = FedSeal(lambda_cap=1000.0)
     assert method.weight(45) == pytest.approx(1.0, abs=0.01)
     assert method.weight(100) == pytest.approx(16.9, abs=0.05)
     assert method.weight(150) == method.weight(100) > method.weight(99)
-    assert FedSeal(lambda_cap=None, lambda_until=10).weight(50) == pytest.approx(0.1 / 0.95**10)
+    assert FedSeal(lambda_cap=1000.0, lambda_until=10).weight(50) == pytest.approx(0.1 / 0.95**10)
     assert FedSeal(lambda_until=0).weight(50) == 0.1
 
 
