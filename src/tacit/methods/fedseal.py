@@ -140,7 +140,7 @@ class FedSeal:
         p = predict(server.net, w, validation.x, server.views)
         if self.threshold is not None:
             return torch.full((p.shape[1],), self.threshold)
-        return thresholds(p, validation.y.to(p.device)).cpu()
+        return thresholds(p.cpu(), validation.y)  # sums on a GPU depend on the order in which its threads add
 
     def _hear(self, client: ClientContext, memory: FedSealMemory | None, w: Params) -> FedSealMemory:
         """Eq. 7 and 8: p̄^t = (t - 1)/t · p̄^{t-1} + 1/t · p(x; w^t)."""
