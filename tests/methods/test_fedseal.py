@@ -187,6 +187,8 @@ def test_the_mean_decides_not_the_last_model() -> None:
     turned = SEEN.roll(1, dims=1)
     reply = visit(task, 0, down(torch.zeros(3)), FedSealMemory(turned, 9))
     assert reply.guesses.label.tolist() == turned.argmax(dim=1).tolist()
+    learned = positive_gradient(SEEN.log(), functional.one_hot(turned.argmax(dim=1), 3).float())
+    assert apart(params.sub(EYE, reply.up.w), params.scale(learned, 0.1)) < 1e-6
     alone = visit(seeing(SEEN, FedSeal(bootstrap=0, ensemble=False)), 0, down(torch.zeros(3)), FedSealMemory(turned, 9))
     assert alone.guesses.label.tolist() == SEEN.argmax(dim=1).tolist()
 
