@@ -10,6 +10,7 @@ from tacit.losses import (
     agreement_labels,
     annealed_cross_entropy,
     annealing_threshold,
+    complementary,
     confident,
     consistency,
     cross_entropy,
@@ -106,6 +107,31 @@ def test_everything_kept_is_plain_cross_entropy() -> None:
     everything = torch.ones(3, dtype=torch.bool)
     losses = [masked_cross_entropy(ODDS, LABELS, everything, over) for over in ("batch", "kept")]
     assert losses[0].item() == losses[1].item() == pytest.approx(cross_entropy(ODDS, LABELS).item(), rel=1e-6)
+
+
+def test_the_complementary_loss_by_hand() -> None:
+    loss = complementary(ODDS, torch.tensor([0, 1, 0]))
+    assert loss.item() == pytest.approx(-(log(3 / 4) + log(0.9) + log(1 / 2)) / 3, rel=1e-6)  # -log(1 - p(y))
+
+
+def test_the_complementary_loss_lowers_the_class_and_lifts_the_others_by_their_share() -> None:
+    logits = torch.tensor([[2.0, 1.0, 1.0]]).log().requires_grad_()  # p = (½, ¼, ¼)
+    complementary(logits, torch.tensor([1])).backward()
+    # p_y/(1 - p_y)·(1{j = y} - p_j) = ⅓·(-½, ¾, -¼)
+    assert logits.grad is not None
+    assert torch.allclose(logits.grad, torch.tensor([[-1 / 6, 1 / 4, -1 / 12]]), atol=1e-7)
+
+
+@pytest.mark.parametrize("certain, cost", [(-200.0, 0.0), (20.0, 20.0), (200.0, 200.0), (1e5, 1e5)])
+def test_the_complementary_loss_is_finite_however_sure_a_model_is(certain: float, cost: float) -> None:
+    """At p → 1, 1 - p is 0 in floating point and its logarithm is lost; the margin of the logits is not."""
+    logits = torch.tensor([[certain, 0.0, -1e6]]).requires_grad_()
+    loss = complementary(logits, torch.tensor([0]))
+    loss.backward()
+    assert loss.item() == pytest.approx(cost, abs=1e-6)
+    assert logits.grad is not None
+    expected = [1.0, -1.0, 0.0] if certain > 0 else [0.0, 0.0, 0.0]
+    assert logits.grad[0].tolist() == pytest.approx(expected, abs=1e-6)
 
 
 # p = (¼, ¾) and (0.9, 0.1) as probabilities.

@@ -53,6 +53,32 @@ def test_parts_of_a_name_do_not_change_places_or_flow_together() -> None:
     assert draw(use="a1", round=2) != draw(use="a", round=12)
 
 
+scoped = st.tuples(st.lists(st.sampled_from(["start", "bootstrap", "s"]), max_size=2), names)
+
+
+@settings(deadline=None)
+@given(scoped, scoped)
+def test_streams_of_different_scopes_have_nothing_in_common(one: Any, two: Any) -> None:
+    """One scope within another is a third one; without a scope, names are what they always were."""
+    numbers = []
+    for scopes, (seed, use, r, c) in (one, two):
+        streams = Streams(seed)
+        for scope in scopes:
+            streams = streams.within(scope)
+        numbers.append(streams.number(use, round=r, client=c))
+    assert (numbers[0] == numbers[1]) == (one == two)
+
+
+def test_a_scope_holds_for_all_kinds_of_streams_and_leaves_the_others_alone() -> None:
+    streams = Streams(3)
+    scope = streams.within("start")
+    assert streams == Streams(3)
+    assert scope.seed == 3
+    assert scope.at("a", round=1).initial_seed() != streams.at("a", round=1).initial_seed()
+    assert scope.numpy_at("a", round=1).random() != streams.numpy_at("a", round=1).random()
+    assert scope.at("a", round=1).initial_seed() == streams.within("start").at("a", round=1).initial_seed()
+
+
 def test_the_order_of_asking_does_not_matter() -> None:
     streams = Streams(3)
     first = torch.rand(5, generator=streams.at("a", round=1)), torch.rand(5, generator=streams.at("b", round=1))

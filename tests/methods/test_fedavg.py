@@ -6,15 +6,29 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from tacit.averaging import WeightsDown, WeightsState, WeightsUp
+from tacit.averaging import Turn, WeightsDown, WeightsState, WeightsUp, before_rounds
 from tacit.learn import batches, fit
 from tacit.method import Training
 from tacit.methods.fedavg import FedAvg
 from tacit.objectives import FixMatch, Supervised
 from tacit.params import Params, mean
-from tests.toys import Quadratic, apart, federation, hide, job, linear, play_all, point, points, quadratics, same, visit
+from tests.toys import (
+    Quadratic,
+    apart,
+    federation,
+    hide,
+    job,
+    linear,
+    play_all,
+    point,
+    points,
+    quadratics,
+    same,
+    visit,
+)
 
 SUPERVISED = Supervised(view="plain")
+TURNS: tuple[Turn, ...] = ("before", "after")
 
 
 def up(value: float, n: int) -> WeightsUp:
@@ -106,6 +120,51 @@ def test_the_server_trains_first_where_it_has_labels() -> None:
     assert same(downs[0].w, expected)
     assert same(state.w, expected)
     assert apart(expected, begin.w) > 1e-3
+
+
+@pytest.mark.parametrize(
+    "server, sent, evaluated",
+    [
+        ("before", 4.5, 4.35),  # 5 → 4.5 at the server, → 4.35 at the client
+        ("after", 4.5, 3.915),  # the same, then once more at the server: 4.35 - 0.1·4.35
+    ],
+)
+def test_when_the_server_trains_by_hand(server: Any, sent: float, evaluated: float) -> None:
+    data = quadratics([[3.0, 1.0]], server=[[0.0, 1.0]])  # from w = 5, lr 0.1: server to 0, client to 3
+    given = job(FedAvg(Quadratic(), server=server), data, point(5.0), rounds=1)
+    context = given.server(0, {})
+    begin = given.method.start(context)
+    state, downs = given.method.send(context, begin)
+    assert begin.w["p"].item() == (5.0 if server == "before" else 4.5)
+    assert downs[0].w["p"].item() == state.w["p"].item() == sent
+    assert play_all(given).state.w["p"].item() == pytest.approx(evaluated, abs=1e-12)
+
+
+def test_a_server_that_trains_after_ends_with_what_it_would_send_next() -> None:
+    """The same work in the same order, cut into rounds at another place."""
+    train = Training(batch=12, lr=0.1)  # all of its samples in one batch, so that shuffling them does not matter
+    data = federation([points(0, 20), points(1, 20)], server=points(9, 12))
+    given = job(FedAvg(SUPERVISED), data, linear(), train=train)
+    before, after = (play_all(job(FedAvg(SUPERVISED, server=turn), data, linear(), train=train)) for turn in TURNS)
+    following = given.method.send(given.server(3, {}), before.state)[0]
+    assert apart(after.state.w, following.w) < 1e-6
+    assert apart(after.state.w, before.state.w) > 1e-3
+    assert [record.server["steps"] for record in after.records] == [1, 1, 1]
+
+
+def test_a_server_that_trains_after_shuffles_anew_in_the_first_round() -> None:
+    given = job(FedAvg(SUPERVISED, server="after"), federation([points(0, 20)], server=points(9, 12)), linear())
+    server = given.server(0, {})
+    drawn = [torch.cat([batch.y for batch in batches(place)]) for place in (before_rounds(server), server)]
+    assert not torch.equal(*drawn)
+    plain = fit(server, server.initial(), SUPERVISED).params
+    assert not same(given.method.start(server).w, plain)
+
+
+def test_without_labels_at_the_server_its_turn_does_not_matter() -> None:
+    data = federation([points(0, 20), points(1, 10)])
+    before, after = (play_all(job(FedAvg(SUPERVISED, server=turn), data, linear())) for turn in TURNS)
+    assert same(before.state.w, after.state.w)
 
 
 def test_without_labels_the_server_sends_what_it_has() -> None:

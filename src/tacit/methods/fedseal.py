@@ -72,7 +72,7 @@ class FedSeal:
     lambda_start: NonNegative = 0.1  # λ of the first round: weight of the positive loss
     lambda_decay: Positive = 0.95  # λ is divided by this each round
     lambda_until: Natural = 100  # up to this round
-    lambda_cap: Positive | None = 1.0  # and up to this value; none: it goes on growing
+    lambda_cap: Positive = 1.0  # and up to this value; a large one, such as 1000, is none
     ensemble: bool = True  # confidence is the mean over all models heard, not that of the last one
     listen: Literal["all", "sampled"] = "all"  # who hears w^t: every client in every round, or those that train
     negative: bool = True  # learn from complementary labels too
@@ -85,8 +85,7 @@ class FedSeal:
 
     def start(self, server: ServerContext) -> WeightsState:
         """The initial model w^0 based on the labeled data set, then step 1 of round 1."""
-        server = before_rounds(server)
-        state = start_weights(server)
+        state, server = start_weights(server), before_rounds(server)
         if self.bootstrap:
             longer = replace(server.train, epochs=self.bootstrap, steps=None)
             alone = replace(server, train=longer, streams=server.streams.within("bootstrap"))
@@ -133,7 +132,7 @@ class FedSeal:
     def weight(self, round: int) -> float:
         """λ in round 0, 1, …: it grows by 1/decay up to round `lambda_until` and `lambda_cap`."""
         grown = self.lambda_start / self.lambda_decay ** min(round, self.lambda_until)
-        return grown if self.lambda_cap is None else min(grown, max(self.lambda_cap, self.lambda_start))
+        return min(grown, max(self.lambda_cap, self.lambda_start))
 
     def _thresholds(self, server: ServerContext, w: Params) -> Tensor:
         """(c,): τ^t by Eq. 5, or the fixed one."""
@@ -141,7 +140,7 @@ class FedSeal:
         p = predict(server.net, w, validation.x, server.views)
         if self.threshold is not None:
             return torch.full((p.shape[1],), self.threshold)
-        return thresholds(p, validation.y.to(p.device)).cpu()
+        return thresholds(p.cpu(), validation.y)  # sums on a GPU depend on the order in which its threads add
 
     def _hear(self, client: ClientContext, memory: FedSealMemory | None, w: Params) -> FedSealMemory:
         """Eq. 7 and 8: p̄^t = (t - 1)/t · p̄^{t-1} + 1/t · p(x; w^t)."""

@@ -1,0 +1,646 @@
+"""FedSEAL: Eq. 2 to 15 by hand, who hears and who trains, the mean over models, and what it is without its ideas."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import inf, log
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+import tacit
+from tacit import config as configs
+from tacit import params
+from tacit.averaging import WeightsDown, WeightsUp
+from tacit.engines.faults import Faults
+from tacit.engines.loop import Job
+from tacit.engines.wire import finite
+from tacit.engines.work import visit as engine_visit
+from tacit.errors import TacitError
+from tacit.experiment import Experiment
+from tacit.federation import Samples
+from tacit.learn import fit, predict
+from tacit.method import Training
+from tacit.methods.fedavg import FedAvg
+from tacit.methods.fedseal import FedSeal, FedSealDown, FedSealMemory, thresholds
+from tacit.nets import build
+from tacit.objectives import FixMatch, Supervised
+from tacit.params import Params
+from tests.engines import farm
+from tests.objectives.bench import Scaled
+from tests.toys import (
+    Identity,
+    Moment,
+    apart,
+    federation,
+    hide,
+    images,
+    job,
+    linear,
+    play_all,
+    points,
+    rounds,
+    same,
+    samples,
+    visit,
+)
+
+TRAIN = Training(epochs=2, batch=6, lr=0.1)
+ONE_STEP = Training(steps=1, batch=8, lr=1.0, momentum=0.0)  # so a change is the negative gradient
+EYE: Params = {"fc.weight": torch.eye(3), "fc.bias": torch.zeros(3)}  # the logits are the view itself
+ALL = FedSeal(bootstrap=0, threshold=0.0)  # every sample has a pseudo-label
+NONE = FedSeal(bootstrap=0, threshold=1.0, theta=0.0)  # every sample is in neither set
+
+# p̄ of five samples; with τ = (0.8, 0.95, ∞) and θ = 0.05:
+SEEN = torch.tensor(
+    [
+        [0.90, 0.06, 0.04],  # D⁺ as 0, and so not in D⁻ though class 2 is unlikely
+        [0.70, 0.26, 0.04],  # D⁻, surely not 2
+        [0.50, 0.30, 0.20],  # neither
+        [0.02, 0.94, 0.04],  # D⁻, not 0 or not 2
+        [0.04, 0.01, 0.95],  # D⁻, not 0 or not 1: no confidence reaches ∞
+    ]
+)
+TAU = torch.tensor([0.8, 0.95, inf])
+POSSIBLE = [set(), {2}, set(), {0, 2}, {0, 1}]
+
+
+def crowd(method: FedSeal, clients: int = 4, **options: Any) -> Job:
+    """Clients without labels; the server holds twelve, and fifteen to validate."""
+    data = federation([hide(points(k, 20)) for k in range(clients)], points(9, 12), points(8, 30), points(7, 15))
+    settings: dict[str, Any] = {"train": TRAIN, "rounds": 5}
+    return job(method, data, linear(), **settings | options)
+
+
+def seeing(p: Tensor, method: FedSeal, train: Training = ONE_STEP, **options: Any) -> Job:
+    """One client that sees these probabilities with EYE, since its samples are their logarithms."""
+    data = hide(Samples(p.log(), torch.zeros(len(p), dtype=torch.int64)))
+    return job(method, federation([data], **options), linear(p.shape[1], p.shape[1]), train=train)
+
+
+def eye(classes: int) -> Params:
+    return {"fc.weight": torch.eye(classes), "fc.bias": torch.zeros(classes)}
+
+
+def down(tau: Tensor = TAU, w: Params = EYE, train: bool = True) -> FedSealDown:
+    return FedSealDown(w, tau, train)
+
+
+# Eq. 5.
+
+NAMED = torch.tensor([[0.6, 0.3, 0.1, 0.0], [0.5, 0.25, 0.25, 0.0], [0.2, 0.7, 0.1, 0.0], [0.4, 0.3, 0.2, 0.1]])
+
+
+@pytest.mark.parametrize(
+    "labels, expected",
+    [
+        # Named 0, 0, 1, 0. A class nobody names has 0, one without samples ∞.
+        ([0, 1, 1, 2], [(0.6 + 0.5 + 0.4) / 1, 0.7 / 2, 0.0, inf]),  # named more often than there are: above 1
+        ([0, 0, 1, 0], [(0.6 + 0.5 + 0.4) / 3, 0.7, inf, inf]),
+        ([1, 0, 2, 3], [(0.6 + 0.5 + 0.4) / 1, 0.7 / 1, 0.0, 0.0]),  # right or wrong does not matter
+    ],
+)
+def test_thresholds_by_hand(labels: list[int], expected: list[float]) -> None:
+    assert thresholds(NAMED, torch.tensor(labels)).tolist() == pytest.approx(expected)
+
+
+def test_thresholds_of_a_model_that_is_always_right_are_its_mean_confidence() -> None:
+    p = torch.rand(40, 3, generator=torch.Generator().manual_seed(1)).softmax(dim=1)
+    y = p.argmax(dim=1)
+    expected = [float(p[y == m, m].mean()) for m in range(3)]
+    assert thresholds(p, y).tolist() == pytest.approx(expected)
+
+
+def test_all_get_the_thresholds_of_the_very_model_they_get() -> None:
+    task, log = crowd(FedSeal(bootstrap=2), cohort=2), dict[str, float]()
+    server = task.server(0, log)
+    state, downs = task.method.send(server, task.method.start(server))
+    held = task.federation.server.validation
+    expected = thresholds(predict(task.net, state.w, held.x, Identity()), held.y)
+    assert set(downs) == {0, 1, 2, 3}
+    for k, sent in downs.items():
+        assert same(sent.w, state.w)
+        assert torch.equal(sent.thresholds, expected)
+        assert sent.train == (k in server.cohort)
+    assert [log[f"threshold_{m}"] for m in range(3)] == expected.tolist()
+
+
+def test_thresholds_are_taken_on_plain_views() -> None:
+    task = crowd(FedSeal(bootstrap=0))
+    views = Scaled()
+    task.method.send(replace(task.server(0, {}), views=views), task.method.start(task.server(0, {})))
+    assert views.looks == [("plain", 15)]
+
+
+def test_a_fixed_threshold_is_the_same_for_all_classes() -> None:
+    task = crowd(FedSeal(bootstrap=0, threshold=0.7))
+    _, downs = task.method.send(task.server(0, {}), task.method.start(task.server(0, {})))
+    assert downs[0].thresholds.tolist() == pytest.approx([0.7] * 3)
+
+
+# Eq. 7 and 8.
+
+
+def heard_by(task: Job, moments: Sequence[Moment]) -> dict[int, list[Tensor]]:
+    """What each client saw with each model it heard, when its reply counted."""
+    sent = [task.method.start(task.server(0, {})).w, *(moment.state.w for moment in moments)]
+    found: dict[int, list[Tensor]] = {k: [] for k in range(task.federation.clients)}
+    for moment, w in zip(moments, sent, strict=False):
+        for k in moment.record.traffic.keys() - moment.record.skipped.keys():
+            found[k].append(predict(task.net, w, task.federation.client(k, 0).x, Identity()))
+    return found
+
+
+@pytest.mark.parametrize("listen", ["all", "sampled"])
+@pytest.mark.parametrize("lost", [0.0, 0.4])
+def test_the_running_mean_is_the_mean_over_all_models_heard(listen: Any, lost: float) -> None:
+    method = FedSeal(bootstrap=0, listen=listen)
+    task = crowd(method, cohort=2, rounds=8, faults=Faults(lost=lost), min_clients=0)
+    moments = list(rounds(task))
+    found = heard_by(task, moments)
+    for k, memory in moments[-1].memories.items():
+        assert memory.heard == len(found[k])
+        assert torch.allclose(memory.mean, torch.stack(found[k]).double().mean(dim=0).float(), atol=3e-7)
+    counts = [len(each) for each in found.values()]
+    assert sum(counts) == (32 if listen == "all" else 16) - sum(len(moment.record.skipped) for moment in moments)
+    assert all(moment.record.skipped == {} for moment in moments) == (lost == 0)
+    assert any(bool((each[0] - each[-1]).abs().max() > 0.05) for each in found.values())  # the models differ
+
+
+def test_the_mean_starts_at_the_first_model_a_client_hears() -> None:
+    task = seeing(SEEN, FedSeal(bootstrap=0))
+    first = visit(task, 0, down(train=False)).memory
+    assert first.heard == 1
+    assert torch.allclose(first.mean, SEEN, atol=1e-6)
+    flat = {name: torch.zeros_like(value) for name, value in EYE.items()}  # answers ⅓ throughout
+    third = visit(task, 0, down(w=flat, train=False), replace(first, heard=2)).memory
+    assert third.heard == 3
+    assert torch.allclose(third.mean, SEEN * 2 / 3 + 1 / 9, atol=1e-6)  # (t - 1)/t·p̄ + 1/t·⅓
+
+
+def test_the_mean_decides_not_the_last_model() -> None:
+    task = seeing(SEEN, FedSeal(bootstrap=0))
+    turned = SEEN.roll(1, dims=1)
+    reply = visit(task, 0, down(torch.zeros(3)), FedSealMemory(turned, 9))
+    assert reply.guesses.label.tolist() == turned.argmax(dim=1).tolist()
+    learned = positive_gradient(SEEN.log(), functional.one_hot(turned.argmax(dim=1), 3).float())
+    assert apart(params.sub(EYE, reply.up.w), params.scale(learned, 0.1)) < 1e-6
+    alone = visit(seeing(SEEN, FedSeal(bootstrap=0, ensemble=False)), 0, down(torch.zeros(3)), FedSealMemory(turned, 9))
+    assert alone.guesses.label.tolist() == SEEN.argmax(dim=1).tolist()
+
+
+def test_without_the_ensemble_only_the_cohort_hears_and_remembers_the_last_answers() -> None:
+    task = crowd(replace(ALL, ensemble=False), cohort=2)
+    moments = list(rounds(task))
+    sent = [task.method.start(task.server(0, {})).w, *(moment.state.w for moment in moments)]
+    for r, moment in enumerate(moments):
+        assert tuple(moment.record.traffic) == task.sample(r)
+        for k in task.sample(r):
+            p = predict(task.net, sent[r], task.federation.client(k, 0).x, Identity())
+            assert torch.equal(moment.memories[k].mean, p)
+            assert moment.memories[k].heard == 1
+
+
+# Step 2 and 4.
+
+
+@pytest.mark.parametrize("listen", ["all", "sampled"])
+def test_all_clients_hear_and_only_the_cohort_uploads(listen: Any) -> None:
+    task = crowd(replace(ALL, listen=listen), cohort=2)
+    for moment in rounds(task):
+        cohort = task.sample(moment.record.round)
+        assert tuple(moment.record.traffic) == ((0, 1, 2, 3) if listen == "all" else cohort)
+        assert all(sent > 0 for sent, _ in moment.record.traffic.values())
+        assert tuple(k for k, (_, returned) in moment.record.traffic.items() if returned) == cohort
+        assert moment.record.steps == 2 * 2 * 4  # two clients, two epochs of 20 samples in batches of 6
+
+
+def test_a_listener_does_not_train() -> None:
+    reply = visit(seeing(SEEN, FedSeal(bootstrap=0)), 0, down(train=False))
+    assert reply.up is reply.model is reply.guesses is None
+    assert reply.metrics == {}
+
+
+# Eq. 9 to 12.
+
+
+def test_positive_and_negative_sets_by_hand() -> None:
+    reply = visit(seeing(SEEN, FedSeal()), 0, down())
+    assert reply.guesses.index.tolist() == [0, 1, 2, 3, 4]
+    assert reply.guesses.label.tolist() == [0, 0, 0, 1, 2]
+    assert reply.guesses.kept.tolist() == [True, False, False, False, False]
+    for excluded, possible in zip(reply.guesses.excluded.tolist(), POSSIBLE, strict=True):
+        assert excluded in (possible or {-1})
+    assert reply.up.n == 4
+    assert reply.metrics["positive"] == pytest.approx(1 / 5)
+    assert reply.metrics["negative"] == pytest.approx(3 / 5)
+
+
+def test_reaching_a_threshold_is_enough() -> None:
+    """Eq. 10 has ≥ and Eq. 11 ≤; two equal logits are exactly ½."""
+    even, method = torch.tensor([[0.5, 0.5]]), FedSeal(theta=0.5)
+    kept = visit(seeing(even, method), 0, down(torch.full((2,), 0.5), eye(2))).guesses
+    assert kept.kept.tolist() == [True]
+    assert kept.excluded.tolist() == [-1]
+    missed = visit(seeing(even, method), 0, down(torch.full((2,), 0.5000001), eye(2))).guesses
+    assert missed.kept.tolist() == [False]
+    assert missed.excluded.tolist() in ([0], [1])
+
+
+@pytest.mark.parametrize("theta", [0.0, 0.05, 0.2, 0.5])
+def test_the_sets_are_disjoint_and_complete(theta: float) -> None:
+    stream = torch.Generator().manual_seed(4)
+    p, tau = (3 * torch.randn(300, 5, generator=stream)).softmax(dim=1), torch.rand(5, generator=stream)
+    found = visit(seeing(p, FedSeal(theta=theta)), 0, down(tau, eye(5))).guesses
+    seen = predict(linear(5, 5), eye(5), p.log(), Identity())
+    sure = seen.amax(dim=1) >= tau[seen.argmax(dim=1)]
+    negative = found.excluded >= 0
+    assert torch.equal(found.kept, sure)
+    assert not (found.kept & negative).any()
+    assert torch.equal(negative, ~sure & (seen <= theta).any(dim=1))
+    rows = negative.nonzero().reshape(-1)
+    assert (seen[rows, found.excluded[rows]] <= theta).all()
+
+
+def test_complementary_labels_are_uniform_over_the_unlikely_classes_and_drawn_anew_in_each_round() -> None:
+    p = torch.tensor([[0.55, 0.03, 0.38, 0.02, 0.02]]).expand(100, 5)
+    task = seeing(p, FedSeal())
+    drawn = [visit(task, 0, down(torch.ones(5), eye(5)), round=r).guesses.excluded for r in range(30)]
+    assert torch.equal(visit(task, 0, down(torch.ones(5), eye(5)), round=3).guesses.excluded, drawn[3])
+    assert len({tuple(each.tolist()) for each in drawn}) == 30
+    counts = torch.bincount(torch.cat(drawn), minlength=5).tolist()
+    assert counts[0] == counts[2] == 0
+    for m in (1, 3, 4):
+        assert abs(counts[m] - 1000) < 5 * (3000 * 1 / 3 * 2 / 3) ** 0.5  # five standard deviations
+    assert all(0 < int((each == 3).sum()) < 100 for each in drawn)  # and within each stream
+
+
+# Eq. 13 to 15. Gradients without autograd: of -log p(y) at logits z it is p - 1_y, of -log(1 - p(y)) it is
+# p_y/(1 - p_y)·(1_y - p). D⁺ is seen in the strong view (half the plain one), D⁻ in the plain one.
+
+PAIR = SEEN[[0, 1, 2, 4]]  # D⁺, D⁻ as "not 2", neither, and below D⁺ too
+LOOSE = torch.tensor([0.8, 0.95, 0.9])
+
+
+def positive_gradient(x: Tensor, targets: Tensor) -> Params:
+    wrong = x.softmax(dim=1) - targets
+    return {"fc.weight": wrong.T @ x / len(x), "fc.bias": wrong.mean(dim=0)}
+
+
+def negative_gradient(x: Tensor, y: Sequence[int]) -> Params:
+    p, named = x.softmax(dim=1), functional.one_hot(torch.tensor(y), x.shape[1]).float()
+    own = (p * named).sum(dim=1, keepdim=True)
+    push = own / (1 - own) * (named - p)
+    return {"fc.weight": push.T @ x / len(x), "fc.bias": push.mean(dim=0)}
+
+
+@pytest.mark.parametrize("round, weight", [(0, 0.1), (3, 0.1 / 0.95**3), (200, 1.0)])
+@pytest.mark.parametrize("labels", ["hard", "soft"])
+def test_the_loss_and_its_gradient_by_hand(round: int, weight: float, labels: Any) -> None:
+    task = seeing(PAIR, FedSeal(labels=labels), views=Scaled())
+    reply = visit(task, 0, down(LOOSE), round=round)
+    strong = PAIR[[0, 3]].log() * 0.5
+    targets = PAIR[[0, 3]] if labels == "soft" else functional.one_hot(torch.tensor([0, 2]), 3).float()
+    pull = params.scale(positive_gradient(strong, targets), weight)
+    push = negative_gradient(PAIR[[1]].log(), [2])
+    assert apart(params.sub(EYE, reply.up.w), params.add(pull, push)) < 1e-6
+    plus = float(-(targets * strong.log_softmax(dim=1)).sum(dim=1).mean())
+    minus = -log(1 - 0.04)
+    assert reply.metrics["loss_positive"] == pytest.approx(plus, rel=1e-5)
+    assert reply.metrics["loss_negative"] == pytest.approx(minus, rel=1e-5)
+    assert reply.metrics["loss_unlabeled"] == pytest.approx(weight * plus + minus, rel=1e-5)
+    assert reply.metrics["lambda"] == pytest.approx(weight)
+    assert reply.up.n == 3
+
+
+def test_without_negative_learning_only_pseudo_labels_teach() -> None:
+    reply = visit(seeing(PAIR, FedSeal(negative=False), views=Scaled()), 0, down(LOOSE), round=200)
+    targets = functional.one_hot(torch.tensor([0, 2]), 3).float()
+    assert apart(params.sub(EYE, reply.up.w), positive_gradient(PAIR[[0, 3]].log() * 0.5, targets)) < 1e-6
+    assert reply.guesses.excluded.tolist() == [-1] * 4
+    assert reply.metrics["negative"] == 0
+    assert "loss_negative" not in reply.metrics
+    assert reply.up.n == 2
+
+
+def test_with_complementary_labels_alone() -> None:
+    reply = visit(seeing(PAIR, FedSeal(), views=Scaled()), 0, down(torch.full((3,), inf)))
+    excluded = reply.guesses.excluded.tolist()
+    assert excluded[2] == -1
+    expected = negative_gradient(PAIR[[0, 1, 3]].log(), [excluded[k] for k in (0, 1, 3)])
+    assert apart(params.sub(EYE, reply.up.w), expected) < 1e-6
+    assert "loss_positive" not in reply.metrics
+
+
+def test_batches_run_over_both_sets_and_nothing_else() -> None:
+    views = Scaled()
+    task = seeing(SEEN.repeat(4, 1), FedSeal(), Training(epochs=3, batch=5, lr=0.01), views=views)
+    reply = visit(task, 0, down())
+    assert reply.metrics["steps"] == 3 * 4  # 16 of 20 samples, in batches of 5
+    looked = {name: sum(n for view, n in views.looks if view == name) for name in ("plain", "weak", "strong")}
+    assert looked == {"plain": 20 + 3 * 12, "weak": 0, "strong": 3 * 4}  # all once for p̄, then D⁻; D⁺
+
+
+def test_both_losses_are_means_within_a_batch() -> None:
+    """Batches of one: a step per sample, with the whole weight of its set."""
+    train = Training(epochs=1, batch=1, lr=1e-4, momentum=0.0)
+    reply = visit(seeing(PAIR, FedSeal(), train, views=Scaled()), 0, down(LOOSE), round=200)
+    targets = functional.one_hot(torch.tensor([0, 2]), 3).float()
+    pull = params.scale(positive_gradient(PAIR[[0, 3]].log() * 0.5, targets), 2.0)
+    expected = params.scale(params.add(pull, negative_gradient(PAIR[[1]].log(), [2])), 1e-4)
+    assert apart(params.sub(EYE, reply.up.w), expected) < 1e-6
+
+
+# λ.
+
+
+def test_lambda_grows_to_one_in_round_45() -> None:
+    method = FedSeal()
+    assert [method.weight(r) for r in (0, 1, 10)] == pytest.approx([0.1, 0.1 / 0.95, 0.1 / 0.95**10])
+    assert method.weight(44) < 1
+    assert method.weight(45) == method.weight(99) == method.weight(1000) == 1
+
+
+def test_without_a_cap_lambda_grows_until_round_100() -> None:
+    method = FedSeal(lambda_cap=1000.0)
+    assert method.weight(45) == pytest.approx(1.0, abs=0.01)
+    assert method.weight(100) == pytest.approx(16.9, abs=0.05)
+    assert method.weight(150) == method.weight(100) > method.weight(99)
+    assert FedSeal(lambda_cap=1000.0, lambda_until=10).weight(50) == pytest.approx(0.1 / 0.95**10)
+    assert FedSeal(lambda_until=0).weight(50) == 0.1
+
+
+def test_a_lambda_that_starts_above_the_cap_stays() -> None:
+    assert [FedSeal(lambda_start=2.0).weight(r) for r in (0, 7)] == [2.0, 2.0]
+
+
+# Step 1: the server.
+
+
+def test_the_server_trains_before_the_first_round_with_streams_of_its_own() -> None:
+    task = crowd(FedSeal(bootstrap=0))
+    server = task.server(0, {})
+    begin = FedAvg().start(server).w  # the weights every method starts from
+    alone = replace(server, streams=server.streams.within("start"))
+    expected = fit(alone, begin, Supervised()).params
+    state = task.method.start(server)
+    assert same(state.w, expected)
+    again = task.method.merge(server, replace(state, w=begin), {})  # the same work in round 0
+    assert same(again.w, fit(server, begin, Supervised()).params)
+    assert not same(again.w, expected)
+
+
+@pytest.mark.parametrize("steps", [None, 1])
+def test_bootstrapping_trains_longer_first(steps: int | None) -> None:
+    """In epochs, whatever the server does in a round, and with other random numbers than the round that follows."""
+    task = crowd(FedSeal(bootstrap=7), server_train=replace(TRAIN, steps=steps))
+    server = task.server(0, {})
+    streams = server.streams.within("start")
+    longer = replace(server, train=replace(TRAIN, epochs=7), streams=streams.within("bootstrap"))
+    w0 = fit(longer, server.initial(), Supervised())
+    assert w0.steps == 14
+    assert same(task.method.start(server).w, fit(replace(server, streams=streams), w0.params, Supervised()).params)
+
+
+@pytest.mark.parametrize("view, factor", [("plain", 1), ("weak", 2), ("strong", 0.5)])
+def test_how_the_server_looks_at_its_labels(view: Any, factor: float) -> None:
+    x = torch.tensor([[1.0, -2.0, 0.5], [0.0, 1.0, 3.0]])
+    data = federation([hide(points(0, 4, features=3))], samples(x.tolist(), [0, 2]), views=Scaled())
+    task = job(FedSeal(view=view), data, linear(3, 3), train=ONE_STEP)
+    state = replace(task.method.start(task.server(0, {})), w=EYE)
+    merged = task.method.merge(task.server(0, {}), state, {}).w
+    expected = positive_gradient(x * factor, functional.one_hot(torch.tensor([0, 2]), 3).float())
+    assert apart(params.sub(EYE, merged), expected) < 1e-6
+
+
+@pytest.mark.parametrize("weights, share", [("uniform", 1 / 2), ("samples", 1 / 4)])
+def test_the_server_trains_on_the_average(weights: Any, share: float) -> None:
+    task = crowd(replace(ALL, weights=weights))
+    server = task.server(0, {})
+    state = task.method.start(server)
+    ups = {0: WeightsUp(state.w, 10), 2: WeightsUp({k: v + 1 for k, v in state.w.items()}, 30)}
+    mean = {k: v + (1 - share) for k, v in state.w.items()}
+    assert apart(task.method.merge(server, state, ups).w, fit(server, mean, Supervised()).params) < 1e-6
+
+
+def test_the_model_evaluated_is_the_one_the_server_trained_last() -> None:
+    task = crowd(ALL, rounds=1)
+    server = task.server(0, {})
+    begin = task.method.start(server).w
+    local = [visit(task, k, down(torch.zeros(3), begin)).up.w for k in range(4)]
+    w = fit(server, params.mean(local), Supervised()).params
+    last = next(rounds(task))
+    assert same(last.state.w, w)
+    assert task.method.model(last.state) is last.state.w
+    test = task.federation.test
+    right = predict(task.net, w, test.x, Identity()).argmax(dim=1) == test.y
+    assert last.record.accuracy == float(right.double().mean())
+    assert last.record.server["steps"] == 4  # two epochs of twelve samples in batches of six
+
+
+def test_without_uploads_the_server_trains_all_the_same() -> None:
+    task = crowd(NONE, cohort=2)
+    played = play_all(task)
+    w = task.method.start(task.server(0, {})).w
+    for r in range(5):
+        w = fit(task.server(r, {}), w, Supervised()).params
+    assert same(played.state.w, w)
+    assert all(record.bytes_up == record.steps == 0 for record in played.records)
+
+
+def test_the_server_keeps_its_momentum_if_told_to() -> None:
+    kept, reset = (play_all(crowd(NONE, server_train=replace(TRAIN, optimizer=way))) for way in ("keep", "reset"))
+    assert kept.state.kept is not None
+    assert not same(kept.state.w, reset.state.w)
+
+
+# Reductions.
+
+
+@dataclass(frozen=True)
+class Noisy:
+    """Views that draw from their stream."""
+
+    def plain(self, x: Tensor) -> Tensor:
+        return x
+
+    def weak(self, x: Tensor, stream: torch.Generator) -> Tensor:
+        return x + 0.1 * torch.randn(x.shape, generator=stream)
+
+    def strong(self, x: Tensor, stream: torch.Generator) -> Tensor:
+        return x + 0.5 * torch.randn(x.shape, generator=stream)
+
+
+BARE = FedSeal(bootstrap=0, ensemble=False, negative=False, threshold=0.0, lambda_start=1.0)
+GLOBAL = FixMatch(labeler="global", threshold=0.0, over="kept")
+
+
+@pytest.mark.parametrize("optimizer", ["reset", "keep"])
+def test_without_both_ideas_it_is_fedavg_with_fixmatch_to_the_last_bit(optimizer: Any) -> None:
+    task = crowd(BARE, cohort=2, train=replace(TRAIN, optimizer=optimizer))
+    task = replace(task, federation=replace(task.federation, views=Noisy()))
+    plain = replace(task, method=FedAvg(GLOBAL, weights="uniform", server="after"))
+    one, two = play_all(task), play_all(plain)
+    assert same(one.state.w, two.state.w)
+    assert [record.accuracy for record in one.records] == [record.accuracy for record in two.records]
+    for idea in ({"ensemble": True}, {"threshold": 0.6, "negative": True, "theta": 0.2}, {"lambda_start": 0.5}):
+        assert not same(play_all(replace(task, method=replace(BARE, **idea))).state.w, two.state.w)
+
+
+def test_with_class_thresholds_it_is_fixmatch_on_the_samples_above_them() -> None:
+    data, tau = hide(points(0, 40)), torch.tensor([0.7, 0.6, 0.75])
+    w = FedSeal(bootstrap=20).start(crowd(BARE).server(0, {})).w
+    p = predict(linear(), w, data.x, Identity())
+    above = (p.amax(dim=1) >= tau[p.argmax(dim=1)]).nonzero().reshape(-1)
+    assert 6 < len(above) < 40
+    assert len(set(p.argmax(dim=1)[above].tolist())) == 3
+    mine = visit(job(BARE, federation([data], views=Noisy()), linear(), train=TRAIN), 0, down(tau, w))
+    fewer = federation([data.take(above)], views=Noisy())
+    theirs = visit(job(FedAvg(GLOBAL), fewer, linear(), train=TRAIN), 0, WeightsDown(w))
+    assert same(mine.up.w, theirs.up.w)
+    assert mine.up.n == theirs.up.n == len(above)
+    assert mine.metrics["loss_positive"] == theirs.metrics["loss_unlabeled"]
+
+
+# Clients with little.
+
+
+def test_labels_at_a_client_are_not_used() -> None:
+    known, unknown = points(0, 5), hide(points(1, 20))
+    both = Samples(torch.cat([known.x, unknown.x]), torch.cat([known.y, unknown.y]))
+    w, tau = crowd(ALL).method.start(crowd(ALL).server(0, {})).w, torch.tensor([0.3, 0.4, 0.5])
+    one, two = (
+        visit(job(FedSeal(theta=0.2), federation([data]), linear(), train=TRAIN), 0, down(tau, w))
+        for data in (both, unknown)
+    )
+    assert same(one.up.w, two.up.w)
+    assert torch.equal(one.memory.mean, two.memory.mean)
+    assert one.guesses.index.tolist() == list(range(5, 25))
+
+
+@pytest.mark.parametrize("empty", [points(5, 0), points(5, 6)], ids=["nothing", "labels only"])
+def test_a_client_without_unlabeled_data_only_listens(empty: Samples) -> None:
+    full = [hide(points(k, 20)) for k in range(2)]
+    given = (points(9, 12), points(8, 30), points(7, 15))
+    with_it = play_all(job(FedSeal(bootstrap=0), federation([*full, empty], *given), linear(), train=TRAIN))
+    without = play_all(job(FedSeal(bootstrap=0), federation(full, *given), linear(), train=TRAIN))
+    assert same(with_it.state.w, without.state.w)
+    assert all(record.traffic[2][1] == 0 for record in with_it.records)
+    assert with_it.memories[2].mean.shape == (0, 3)
+
+
+def test_a_client_whose_samples_are_in_neither_set_only_listens() -> None:
+    reply = visit(seeing(SEEN, NONE), 0, down(torch.ones(3)))
+    assert reply.up is None
+    assert same(reply.model, EYE)
+    assert reply.metrics == {"steps": 0, "positive": 0, "negative": 0, "lambda": 0.1}
+    assert reply.memory.heard == 1
+
+
+# What is logged, and what is refused.
+
+
+@pytest.mark.parametrize(
+    "truth, pseudo, complementary",
+    [
+        ([0, 1, 2, 1, 2], 1.0, 1.0),
+        ([1, 2, 0, 1, 2], 0.0, 2 / 3),  # sample 1 is just the class it is said not to be
+    ],
+)
+def test_correct_rates_of_both_kinds_of_labels(truth: list[int], pseudo: float, complementary: float) -> None:
+    task = seeing(SEEN, FedSeal(), truth=torch.tensor(truth))
+    metrics = engine_visit(task, 0, 0, None, down(), False).metrics
+    assert metrics["pseudo_accuracy"] == pseudo
+    assert metrics["complementary_accuracy"] == pytest.approx(complementary)
+    assert metrics["pseudo_kept"] == pytest.approx(1 / 5)
+
+
+def test_a_round_records_correct_rates_thresholds_and_losses() -> None:
+    data = [points(k, 20) for k in range(3)]
+    truth = torch.cat([each.y for each in data])
+    given = federation([hide(each) for each in data], points(9, 12), points(8, 30), points(7, 15), truth=truth)
+    task = job(FedSeal(bootstrap=3, theta=0.2), given, linear(), train=TRAIN, cohort=2)
+    record = next(rounds(task)).record
+    _, downs = task.method.send(task.server(0, {}), task.method.start(task.server(0, {})))
+    found = {k: visit(task, k, downs[k]).guesses for k in task.sample(0)}
+    rates = [float((each.label == data[k].y)[each.kept].double().mean()) for k, each in found.items()]
+    others = [float((each.excluded != data[k].y)[each.excluded >= 0].double().mean()) for k, each in found.items()]
+    assert record.metrics["pseudo_accuracy"]["mean"] == pytest.approx(sum(rates) / 2)
+    assert record.metrics["complementary_accuracy"]["mean"] == pytest.approx(sum(others) / 2)
+    assert record.metrics.keys() >= {"positive", "negative", "lambda", "loss_positive", "loss_negative"}
+    assert record.server.keys() == {"threshold_0", "threshold_1", "threshold_2", "steps", "loss_supervised"}
+    assert record.clients == 3
+
+
+OPTIONS: dict[str, Any] = {
+    "method": "fedseal",
+    "clients": 3,
+    "per_class": 2,
+    "net": "linear",
+    "rounds": 3,
+    "workers": 0,
+}
+
+
+@pytest.mark.parametrize(
+    "options, sentence",
+    [
+        (
+            {"labels": "server"},
+            "fedseal needs validation samples at the server: use --validation 200 or another number",
+        ),
+        ({"labels": "client", "data.validation": 6}, "fedseal needs labels at the server: use --labels server"),
+    ],
+)
+def test_what_it_needs_is_asked_for_in_one_sentence(tmp_path: Path, options: dict[str, Any], sentence: str) -> None:
+    data = str(farm.write_images(tmp_path / "images.npz"))
+    with pytest.raises(TacitError) as caught:
+        tacit.run(out=tmp_path / "run", data=data, **OPTIONS, **options)
+    assert str(caught.value) == sentence
+    assert not (tmp_path / "run").exists()
+
+
+def remains(folder: Path) -> tuple[list[dict[str, Any]], bytes]:
+    """What a run leaves, without the time it took."""
+    records = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    return [record | {"seconds": 0} for record in records], (folder / "model.safetensors").read_bytes()
+
+
+def test_a_run_that_stopped_goes_on_with_the_same_bits(tmp_path: Path) -> None:
+    data = str(farm.write_images(tmp_path / "images.npz"))
+    fine = {
+        "data": data,
+        "labels": "server",
+        "data.validation": 12,
+        "cohort": 2,
+        "method.bootstrap": 2,
+        "method.theta": 0.3,
+    }
+    settings = OPTIONS | fine | {"train.optimizer": "keep", "engine.memory_mb": 1e-6}
+    tacit.run(out=tmp_path / "alone", **settings)
+    played = Experiment.create(configs.from_options(settings), tmp_path / "run").rounds()
+    next(played)
+    played.close()  # type: ignore[attr-defined]
+    tacit.resume(tmp_path / "run")
+    assert remains(tmp_path / "run") == remains(tmp_path / "alone")
+    assert sum(record["bytes_up"] for record in remains(tmp_path / "run")[0]) > 0
+
+
+@pytest.mark.parametrize("buffers", ["average", "keep", "recompute"])
+def test_batch_statistics_follow_the_setting(buffers: Any) -> None:
+    net = build("lenet", (1, 16, 16), 3, "batch", width=0.5)
+    data = federation([hide(images(k, 9)) for k in range(3)], images(50, 6), images(60, 12), images(70, 6))
+    train = Training(batch=4, lr=0.05, buffers=buffers)
+    task = job(FedSeal(bootstrap=2, theta=0.3), data, net, train=train, cohort=2)
+    last = list(rounds(task))[-1]
+    assert net.buffers
+    assert finite(last.state.w)
+    assert last.state.w.keys() == set(net.names)
+    begin = task.method.start(task.server(0, {})).w
+    assert any(not torch.equal(last.state.w[name], begin[name]) for name in net.buffers)
+    trained = [memory.kept for k, memory in last.memories.items() if k in task.sample(2)]
+    assert [kept is not None for kept in trained] == [buffers == "keep"] * 2
