@@ -78,8 +78,8 @@ def test_labels_are_given_in_evaluation_mode() -> None:
     for model in (w, other):
         expected = predict(task.net, model, client.data.x, client.views).argmax(dim=1)
         assert torch.equal(visit(task, 0, WeightsDown(model)).guesses.label, expected)
-    answers = [predict(task.net, model, client.data.x, client.views) for model in (w, other)]
-    assert not torch.allclose(*answers, atol=1e-3)
+    first, second = (predict(task.net, model, client.data.x, client.views) for model in (w, other))
+    assert not torch.allclose(first, second, atol=1e-3)
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,8 @@ def test_a_client_without_samples_only_listens() -> None:
 
 
 def test_a_clients_own_labels_are_not_used() -> None:
-    task, w = given(), started(given()).w
+    task: Any = given()
+    w = started(task).w
     shown = replace(task.client(0, 0), data=hide(points(0, 20), shown=8))
     hidden = replace(task.client(0, 0), data=Samples(points(0, 20).x[8:], torch.full((12,), -1)))
     with_labels, without = (task.method.client_update(client, None, WeightsDown(w)) for client in (shown, hidden))
@@ -286,7 +287,7 @@ def test_static_statistics_are_a_cumulative_average_over_batches() -> None:
     w, views = started(task).w, task.server(0, {}).views
     parts = [net.restate(w, [views.plain(x)]) for x in many.x.split(500)]
     for name in net.buffers:
-        assert torch.allclose(w[name], sum(part[name] for part in parts) / 3, rtol=1e-4, atol=1e-5)  # type: ignore[operator]
+        assert torch.allclose(w[name], torch.stack([part[name] for part in parts]).mean(dim=0), rtol=1e-4, atol=1e-5)
 
 
 def test_without_batchnorm_there_are_none() -> None:

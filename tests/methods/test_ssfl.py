@@ -65,7 +65,7 @@ def with_batchnorm(method: Any, train: Training, clients: int = 2, **options: An
     return job(method, data, build("lenet", (1, 16, 16), 3, "batch", width=0.5), train=train, rounds=2, **options)
 
 
-def merged(groups: int, ups: Mapping[int, WeightsUp], *own: float) -> SsflState:
+def merged(groups: int, ups: Mapping[int, WeightsUp], *own: float) -> Any:
     """What comes of these uploads and of the server's models."""
     data = quadratics(*[[[0.0, 1.0]]] * 8, server=[[0.0, 1.0]])
     server = job(Ssfl(Quadratic(), groups=groups), data, point(0.0)).server(0, {})
@@ -159,7 +159,7 @@ def test_fewer_users_than_groups_are_a_group_each() -> None:
 
 
 def test_users_get_the_mean_of_their_group_and_the_server_goes_on_from_w_avg() -> None:
-    task = given(FedRgd(FixMatch(threshold=0.4), period=3), clients=6)
+    task: Any = given(FedRgd(FixMatch(threshold=0.4), period=3), clients=6)
     state = next(iter(rounds(task))).state
     server = task.server(1, {})
     after, downs = task.method.send(server, state)
@@ -272,7 +272,7 @@ def test_the_diversity_logged_is_that_of_the_moves_from_what_each_user_got() -> 
     ups = {k: visit(task, k, downs[k], round=2).up for k in range(4)}
     method.merge(server, sent, ups)
     moves = [torch.cat([(ups[k].w[n] - downs[k].w[n]).reshape(-1) for n in task.net.trainable]) for k in range(4)]
-    expected = sum(float(move @ move) for move in moves) / float(sum(moves) @ sum(moves))  # type: ignore[operator, arg-type]
+    expected = sum(float(move @ move) for move in moves) / float(sum(moves) @ sum(moves))  # type: ignore[operator]
     assert log["weight_diversity"] == pytest.approx(expected, rel=1e-5)
     assert log["weight_diversity_last_layer"] == pytest.approx(expected, rel=1e-5)  # a linear model has no other
 
