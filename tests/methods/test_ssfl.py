@@ -76,8 +76,8 @@ def merged(groups: int, ups: Mapping[int, WeightsUp], *own: float) -> Any:
 
 
 def test_the_server_is_one_of_those_averaged_by_hand() -> None:
-    state = merged(1, {0: up(1.0), 2: up(2.0), 5: up(6.0)}, 3.0)
-    assert state.w["p"].item() == pytest.approx((3 + 1 + 2 + 6) / (3 + 1), abs=1e-12)  # C_k = 3
+    state = merged(1, {0: up(1.0), 2: up(2.0), 5: up(6.0)}, 5.0)
+    assert state.w["p"].item() == pytest.approx((5 + 1 + 2 + 6) / (3 + 1), abs=1e-12)  # C_k = 3
     assert state.own == ()
 
 
