@@ -324,6 +324,10 @@ def test_each_server_model_keeps_its_own_momentum() -> None:
     state = list(rounds(given(method, train=kept)))[-1].state
     assert [memory.velocity is not None for memory in state.kept] == [True, True]
     assert not same(state.kept[0].velocity, state.kept[1].velocity)
+    server = given(method, train=kept).server(3, {})
+    sent, without = (method.send(server, replace(state, kept=(state.kept[0], two)))[0] for two in (state.kept[1], None))
+    assert same(sent.own[0], without.own[0])
+    assert not same(sent.own[1], without.own[1])
     forgets = list(rounds(given(method)))[-1].state
     assert forgets.kept == (None, None)
     assert not same(forgets.w, state.w)
