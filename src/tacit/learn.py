@@ -296,8 +296,9 @@ def learning_rate(train: Training, round: int, rounds: int) -> float:
             return train.lr
         if kind == "decay" and 0 < float(argument) <= 1:
             return train.lr * float(argument) ** elapsed
-        if kind == "cosine":
-            return train.lr * max(0.0, cos(float(Fraction(argument or "1/2")) * pi * elapsed / span))
+        waves, _, least = argument.partition(":")
+        if kind == "cosine" and 0 <= float(least or 0) <= 1:
+            return train.lr * max(float(least or 0), cos(float(Fraction(waves or "1/2")) * pi * elapsed / span))
     except (ValueError, ZeroDivisionError):
         pass
     raise TacitError(f"unknown schedule '{train.schedule}': choose constant, cosine, cosine:7/16 or decay:0.995")

@@ -51,7 +51,7 @@ class Training:
     nesterov: bool = False  # look ahead along the momentum
     weight_decay: NonNegative = 0.0  # added to the gradient, times the weights
     clip: Positive | None = None  # largest norm of the gradient
-    schedule: str = "constant"  # of the learning rate over rounds: constant, cosine, cosine:7/16, decay:0.995
+    schedule: str = "constant"  # of lr over rounds: constant, cosine, cosine:7/16, cosine:7/16:1e-4, decay:0.995
     warmup: Annotated[int, Field(ge=0)] = 0  # rounds of linear growth to lr
     optimizer: Literal["reset", "keep"] = "reset"  # momentum at the start of a round
     buffers: Literal["average", "keep", "recompute"] = "average"  # BatchNorm statistics at the merge

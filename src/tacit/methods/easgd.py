@@ -65,7 +65,7 @@ class Easgd:
             return Reply(memory, None, trained.metrics, memory.x)
         pull = params.scale(params.sub(trained.params, down.centre), down.alpha)
         x = params.sub(trained.params, pull)
-        return Reply(EasgdMemory(x, trained.kept), EasgdUp(pull), trained.metrics, x)
+        return Reply(EasgdMemory(x, trained.kept), EasgdUp(pull), trained.metrics, x, trained.guesses)
 
     def merge(self, server: ServerContext, state: WeightsState, ups: Mapping[int, EasgdUp]) -> WeightsState:
         """x̃ ← x̃ + Σ α·(x^i - x̃) over the workers that arrived."""

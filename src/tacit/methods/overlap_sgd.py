@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from tacit import params
-from tacit.averaging import WeightsDown, WeightsState, WeightsUp, average, start_weights, train_on_server
+from tacit.averaging import WeightsDown, WeightsState, WeightsUp, settle, start_weights, train_on_server
 from tacit.learn import Kept, Objective, fit
 from tacit.method import ClientContext, Needs, Probability, Reply, ServerContext
 from tacit.objectives import Supervised
@@ -16,7 +16,7 @@ from tacit.params import Params
 
 @dataclass(frozen=True)
 class OverlapState:
-    """The anchor z, its momentum v, and what the server's own training keeps."""
+    """The anchor z, the momentum v of its weights, and what the server's own training keeps."""
 
     z: Params
     v: Params | None = None
@@ -67,12 +67,18 @@ class OverlapSgd:
         return Reply(OverlapMemory(x, trained.kept), WeightsUp(x, n), trained.metrics, x, trained.guesses)
 
     def merge(self, server: ServerContext, state: OverlapState, ups: Mapping[int, WeightsUp]) -> OverlapState:
-        """v ← β·v + (mean of x - z), z ← z + v."""
+        """v ← β·v + (mean of x - z), z ← z + v.
+
+        Weights only: with momentum, the variances that BatchNorm keeps could fall below 0.
+        """
         if not ups:
             return state
-        move = params.sub(average(server, state.z, [up.w for up in ups.values()]), state.z)
-        v = move if state.v is None else params.add(params.scale(state.v, self.beta), move)
-        return OverlapState(params.add(state.z, v), v, state.kept)
+        x, names = params.mean([up.w for up in ups.values()]), server.net.trainable
+        z = {name: state.z[name] for name in names}
+        v = params.sub({name: x[name] for name in names}, z)
+        if state.v is not None:
+            v = params.add(params.scale(state.v, self.beta), v)
+        return OverlapState(settle(server, state.z, x | params.add(z, v)), v, state.kept)
 
     def model(self, state: OverlapState) -> Params:
         """The anchor."""

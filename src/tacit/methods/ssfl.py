@@ -12,7 +12,7 @@ import torch
 from tacit import params
 from tacit.averaging import WeightsDown, WeightsUp, answer, fit_server, settle
 from tacit.learn import Kept, Objective, fit
-from tacit.method import ClientContext, Count, Holder, Needs, Reply, ServerContext
+from tacit.method import ClientContext, Count, Holder, Natural, Needs, Reply, ServerContext
 from tacit.objectives import FixMatch
 from tacit.params import Params
 
@@ -35,7 +35,7 @@ class Ssfl:
     """FedAvg of unlabeled users and a labeled server that is one of them (`ssfl`); in groups, FedRGD (`fedrgd`)."""
 
     objective: Objective = FixMatch()  # what a batch costs: the users' Eq. 6, on labels the server's Eq. 2
-    period: Count | None = 16  # T: steps between communications; none: what train and server say
+    period: Natural = 16  # T: steps between communications; 0: what train and server say
     groups: Count = 1  # S: groups that are averaged apart
     servers: Literal["one", "each"] = "one"  # models the server trains: one for all groups, or one for each
     newcomers: Literal["global", "group"] = "global"  # a user of no group gets w_avg, or some group's mean
@@ -77,7 +77,8 @@ class Ssfl:
         if len(ups) > 1:
             self._log_diversity(server, state, ups)
         member = {k: place for place, group in enumerate(groups) for k in group}
-        return SsflState(params.mean(means), tuple(means), member, (), state.kept)
+        w = params.mean(means)
+        return SsflState(settle(server, w, w), tuple(means), member, (), state.kept)
 
     def model(self, state: SsflState) -> Params:
         """w_avg."""
@@ -85,7 +86,7 @@ class Ssfl:
 
     def _paced(self, holder: Anyone) -> Anyone:
         """The holder with T steps between communications."""
-        return holder if self.period is None else replace(holder, train=replace(holder.train, steps=self.period))
+        return replace(holder, train=replace(holder.train, steps=self.period)) if self.period else holder
 
     def _mean_for(self, server: ServerContext, state: SsflState, client: int) -> Params:
         """What a user starts from: its group's mean; w_avg, or as released any group's, if it was in none."""
@@ -99,10 +100,10 @@ class Ssfl:
     def _log_diversity(self, server: ServerContext, state: SsflState, ups: Mapping[int, WeightsUp]) -> None:
         """Eq. 8, over all weights and over the last layer's, as the paper plots it."""
         moves = [params.sub(up.w, self._mean_for(server, state, k)) for k, up in ups.items()]
-        last = server.net.trainable[-1].rpartition(".")[0]
-        for name, layer in (("weight_diversity", ""), ("weight_diversity_last_layer", f"{last}.")):
-            chosen = [n for n in server.net.trainable if n.startswith(layer)]
-            server.log(name, diversity([{n: move[n] for n in chosen} for move in moves]))
+        names = server.net.trainable
+        last = [name for name in names if _layer(name) == _layer(names[-1])]
+        for key, chosen in (("weight_diversity", names), ("weight_diversity_last_layer", last)):
+            server.log(key, diversity([{name: move[name] for name in chosen} for move in moves]))
 
 
 @dataclass(frozen=True)
@@ -128,6 +129,11 @@ def draw(server: ServerContext, users: Sequence[int], groups: int) -> list[list[
     order = torch.randperm(len(users), generator=server.stream("groups")).tolist()
     shuffled = [users[place] for place in order]
     return [sorted(shuffled[place::groups]) for place in range(max(1, min(groups, len(users))))]
+
+
+def _layer(name: str) -> str:
+    """The layer that a parameter belongs to."""
+    return name.rpartition(".")[0]
 
 
 def _apart(server: ServerContext, place: int, number: int) -> ServerContext:

@@ -1,0 +1,267 @@
+"""Overlap Local-SGD: workers are pulled to an anchor one communication old, and the anchor has momentum."""
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import tacit
+from tacit.averaging import WeightsDown, WeightsUp
+from tacit.engines import checkpoint
+from tacit.engines.faults import Faults
+from tacit.engines.inline import InlineCourier
+from tacit.engines.loop import Job, Position, play
+from tacit.engines.memory import Memories
+from tacit.errors import TacitError
+from tacit.learn import fit
+from tacit.method import Training
+from tacit.methods.fedavg import FedAvg
+from tacit.methods.local_only import LocalOnly
+from tacit.methods.overlap_sgd import OverlapMemory, OverlapSgd, OverlapState
+from tacit.nets import build
+from tacit.objectives import FixMatch, Supervised
+from tacit.params import Params, lerp, mean, scale
+from tests.engines import farm
+from tests.toys import (
+    EagerCourier,
+    Moment,
+    Quadratic,
+    apart,
+    federation,
+    hide,
+    images,
+    job,
+    linear,
+    play_all,
+    point,
+    points,
+    quadratics,
+    rounds,
+    same,
+    visit,
+)
+
+ONE_STEP = Training(steps=1, lr=0.1, momentum=0.0, batch=4)
+
+
+def p(value: float) -> Params:
+    return {"p": torch.tensor([value], dtype=torch.float64)}
+
+
+def number(w: Params) -> float:
+    return w["p"].item()
+
+
+def given(method: Any = None, clients: int = 3, **options: Any) -> Job:
+    settings: dict[str, Any] = {"train": Training(epochs=2, batch=6, lr=0.1)} | options
+    return job(method or OverlapSgd(), federation([points(k, 20) for k in range(clients)]), linear(), **settings)
+
+
+# Two workers with targets 0 and 3 and a = 1, all at 1; α = β = ½; one step of 0.1.
+
+
+def test_two_rounds_by_hand() -> None:
+    method = OverlapSgd(Quadratic(), alpha=0.5, beta=0.5)
+    task = job(method, quadratics([[0.0, 1.0]], [[3.0, 1.0]]), point(1.0), train=ONE_STEP, rounds=2)
+    first, second = rounds(task)
+    # steps to 0.9 and 1.2, half way back to z = 1; z: 1 + (1.025 - 1)
+    assert [number(first.memories[k].x) for k in (0, 1)] == pytest.approx([0.95, 1.1], abs=1e-12)
+    assert (number(first.state.z), number(first.state.v)) == pytest.approx((1.025, 0.025), abs=1e-12)
+    # on from their own: 0.855 and 1.29, half way to z = 1.025; v = ½·0.025 + (1.04875 - 1.025)
+    assert [number(second.memories[k].x) for k in (0, 1)] == pytest.approx([0.94, 1.1575], abs=1e-12)
+    assert number(second.state.v) == pytest.approx(0.03625, abs=1e-12)
+    assert number(second.state.z) == pytest.approx(1.025 + 0.03625, abs=1e-12)
+
+
+def test_the_anchor_sent_is_the_average_of_one_communication_ago() -> None:
+    task = given(OverlapSgd(beta=0.0))
+    moments = list(rounds(task))
+    for before, after in pairwise(moments):
+        _, downs = task.method.send(task.server(after.record.round, {}), before.state)
+        workers = mean([before.memories[k].x for k in range(3)])
+        assert all(apart(down.w, workers) < 1e-6 for down in downs.values())
+
+
+def test_a_round_of_a_linear_model() -> None:
+    task = given(OverlapSgd(alpha=0.25))
+    z = task.server(0, {}).initial()
+    moment = next(iter(rounds(task)))
+    trained = [fit(task.client(0, k), z, Supervised()).params for k in range(3)]
+    for k in range(3):
+        assert same(moment.memories[k].x, lerp(trained[k], z, 0.25))
+    assert apart(moment.state.z, lerp(mean(trained), z, 0.25)) < 1e-6
+
+
+# Reductions. The mean of x after the pull is (1 - α)·(mean of what was trained) + α·z.
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 0.6])
+def test_the_first_round_goes_the_share_1_minus_alpha_of_uniform_fedavg(alpha: float) -> None:
+    start = given().server(0, {}).initial()
+    fedavg = next(iter(rounds(given(FedAvg(Supervised(), "uniform"))))).state.w
+    for beta in (0.0, 0.7):  # momentum has nothing to go on yet
+        z = next(iter(rounds(given(OverlapSgd(alpha=alpha, beta=beta))))).state.z
+        assert apart(z, lerp(fedavg, start, alpha)) < 1e-6
+
+
+def test_with_alpha_1_nothing_is_ever_learnt() -> None:
+    """Every worker goes all the way back to the anchor before it is averaged: this is not FedAvg, it stands still."""
+    start = given().server(0, {}).initial()
+    for beta in (0.0, 0.7):
+        result = play_all(given(OverlapSgd(alpha=1.0, beta=beta)))
+        assert apart(result.state.z, start) < 1e-6
+        assert all(apart(memory.x, start) < 1e-6 for memory in result.memories.values())
+
+
+def test_without_pull_and_momentum_it_is_the_mean_of_workers_that_are_alone() -> None:
+    result = play_all(given(OverlapSgd(alpha=0.0, beta=0.0)))
+    alone = play_all(given(LocalOnly(Supervised())))
+    assert all(same(result.memories[k].x, alone.memories[k].w) for k in range(3))
+    assert apart(result.state.z, mean([alone.memories[k].w for k in range(3)])) < 1e-6
+
+
+def test_the_second_round_is_not_fedavg() -> None:
+    """FedAvg's workers restart from the mean, these go on from where they are."""
+    fedavg = play_all(given(FedAvg(Supervised(), "uniform"), rounds=2)).state.w
+    assert apart(play_all(given(OverlapSgd(alpha=0.0, beta=0.0), rounds=2)).state.z, fedavg) > 1e-3
+
+
+# The anchor.
+
+
+def test_momentum_is_torchs_with_a_learning_rate_of_1() -> None:
+    task = job(OverlapSgd(Quadratic(), beta=0.7), quadratics([[0.0, 1.0]]), point(1.0))
+    z = torch.tensor([1.0], dtype=torch.float64, requires_grad=True)
+    torchs = torch.optim.SGD([z], lr=1.0, momentum=0.7)
+    state = OverlapState(p(1.0))
+    for first, second in ((2.0, 4.0), (0.0, 1.0), (7.0, -2.0)):
+        z.grad = z.detach() - (first + second) / 2
+        torchs.step()
+        ups = {0: WeightsUp(p(first), 1), 4: WeightsUp(p(second), 99)}  # the plain mean, whatever n is
+        state = task.method.merge(task.server(0, {}), state, ups)
+        assert number(state.z) == pytest.approx(z.item(), abs=1e-12)
+
+
+def test_an_empty_merge_keeps_everything() -> None:
+    task = given()
+    state = OverlapState(task.server(0, {}).initial(), task.server(0, {}).initial())
+    assert task.method.merge(task.server(0, {}), state, {}) is state
+
+
+def with_batchnorm(train: Training, **options: Any) -> Job:
+    net = build("lenet", (1, 16, 16), 3, "batch", width=0.5)
+    data = federation([images(0, 12), images(1, 12)], server=options.pop("server", None))
+    return job(OverlapSgd(alpha=0.2), data, net, train=train, rounds=3, **options)
+
+
+def test_batch_statistics_have_no_momentum() -> None:
+    """Falling variances would overshoot, to below 0."""
+    task = with_batchnorm(Training(steps=1, batch=4))
+    server = task.server(0, {})
+    state = task.method.start(server)
+    low = state.z | {name: torch.full_like(state.z[name], 0.1) for name in task.net.buffers}
+    for _ in range(3):
+        state = task.method.merge(server, state, {0: WeightsUp(low, 1), 1: WeightsUp(low, 1)})
+        for name in task.net.buffers:
+            assert torch.allclose(state.z[name], torch.tensor(0.1))
+    assert state.v.keys() == set(task.net.trainable)
+
+
+def test_recomputed_statistics_are_those_of_the_anchor_after_its_momentum() -> None:
+    task = with_batchnorm(Training(steps=2, batch=4, lr=0.1, buffers="recompute"), server=images(9, 12))
+    z = play_all(task).state.z
+    assert same(z, task.net.restate(z, [task.server(0, {}).views.plain(images(9, 12).x)]))
+
+
+def test_kept_statistics_are_the_servers() -> None:
+    task = with_batchnorm(Training(steps=2, batch=4, lr=0.1, buffers="keep"), server=images(9, 12))
+    server = task.server(0, {})
+    sent, downs = task.method.send(server, task.method.start(server))
+    merged = task.method.merge(server, sent, {k: visit(task, k, downs[k]).up for k in (0, 1)})
+    assert all(torch.equal(merged.z[name], sent.z[name]) for name in task.net.buffers)
+    assert apart(merged.z, sent.z) > 1e-3
+
+
+# Workers.
+
+
+def test_a_worker_goes_on_from_its_own_model() -> None:
+    task = given(OverlapSgd(alpha=0.25))
+    z = task.server(0, {}).initial()
+    memory = OverlapMemory(scale(z, 1.5), None)
+    reply = visit(task, 0, WeightsDown(z), memory)
+    trained = fit(task.client(0, 0), memory.x, Supervised()).params
+    assert same(reply.up.w, lerp(trained, z, 0.25))
+    assert same(reply.memory.x, reply.up.w)
+
+
+def test_a_worker_remembers_its_own_model_only() -> None:
+    moments = list(rounds(given(clients=5, cohort=2)))
+    seen = set().union(*(moment.record.traffic for moment in moments))
+    assert set(moments[-1].memories) == seen
+    assert not same(*[moments[-1].memories[k].x for k in sorted(seen)[:2]])
+
+
+LOSSES: dict[str, Any] = {"faults": Faults(lost=0.4), "min_clients": 0, "rounds": 8}
+
+
+def disagreement(courier: type[InlineCourier]) -> float:
+    """How far workers are from what the anchor was told of them, after any round."""
+    moments: list[Moment] = list(rounds(given(OverlapSgd(alpha=0.3, beta=0.0), **LOSSES), courier=courier))
+    assert any(moment.record.skipped for moment in moments)
+    worst, told = 0.0, dict[int, Params]()
+    for moment in moments:
+        arrived = moment.record.traffic.keys() - moment.record.skipped.keys()
+        told |= {k: moment.memories[k].x for k in arrived}
+        worst = max([worst, *(apart(moment.memories[k].x, told[k]) for k in told)])
+        if arrived:
+            worst = max(worst, apart(moment.state.z, mean([told[k] for k in sorted(arrived)])))
+    return worst
+
+
+def test_lost_uploads_leave_workers_and_anchor_in_agreement() -> None:
+    assert disagreement(InlineCourier) < 1e-6
+    assert disagreement(EagerCourier) > 1e-3  # remembering what was lost would break it
+
+
+def test_a_worker_without_labels_only_listens() -> None:
+    data = federation([points(0, 20), hide(points(1, 20))])
+    result = play_all(job(OverlapSgd(), data, linear()))
+    assert [record.traffic[1][1] for record in result.records] == [0, 0, 0]
+
+
+def test_pseudo_labels_of_a_composed_objective_are_diagnosed() -> None:
+    data = federation([hide(points(0, 20), 6)], truth=points(0, 20).y)
+    record = play_all(job(OverlapSgd(FixMatch(threshold=0.0)), data, linear(), rounds=1)).records[0]
+    assert record.metrics["pseudo_kept"]["mean"] == 1
+
+
+@pytest.mark.parametrize("changes", [{}, {"labels": "client", "per_class": None}], ids=["at the server", "nowhere"])
+def test_labels_nowhere_are_refused(changes: dict[str, Any], tmp_path: Path) -> None:
+    data = str(farm.write_images(tmp_path / "images.npz"))
+    settings: dict[str, Any] = {"method": "overlap-sgd", "data": data, "labels": "server", "per_class": 2, "clients": 4}
+    with pytest.raises(TacitError, match="needs labels at the clients|labels at the client need a number"):
+        tacit.run(**settings | changes)
+
+
+def finished(task: Job, folder: Path, stop: int | None = None) -> bytes:
+    """All that a job comes to, in bytes; with `stop`, saved after so many rounds and gone on with from the disk."""
+    position = Position(Memories(folder / "memories", 1 << 30))
+    if stop is not None:
+        for _ in zip(range(stop), play(task, InlineCourier(task, strict=True), position), strict=False):
+            pass
+        checkpoint.save(folder, position, task.codec, 0)
+        position, _ = checkpoint.load(folder, task.codec, Memories(folder / "memories", 1 << 30), task.device)
+        assert position.round == stop
+    for _ in play(task, InlineCourier(task, strict=True), position):
+        pass
+    kept = [position.memories.get(k) or b"" for k in range(task.federation.clients)]
+    return b"|".join([task.codec.encode(position.state), *kept])
+
+
+def test_resumed_is_uninterrupted(tmp_path: Path) -> None:
+    task = given(clients=5, cohort=3, rounds=4, train=Training(batch=6, lr=0.1, optimizer="keep"))
+    alone = finished(task, tmp_path / "alone")
+    assert all(finished(task, tmp_path / str(stop), stop) == alone for stop in (1, 3))

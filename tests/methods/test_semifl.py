@@ -1,0 +1,344 @@
+"""SemiFL: labels once per round from the received model, fix and mix, server momentum, alternate training."""
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from tacit.averaging import WeightsDown, WeightsUp, before_rounds
+from tacit.engines import checkpoint
+from tacit.engines.faults import Faults
+from tacit.engines.inline import InlineCourier
+from tacit.engines.loop import Job, Position, play
+from tacit.engines.memory import Memories
+from tacit.federation import Samples
+from tacit.learn import Batch, fit, predict
+from tacit.losses import confident
+from tacit.method import Training
+from tacit.methods.semifl import SemiFl, SemiFlState, _FixAndMix
+from tacit.nets import build
+from tacit.objectives import Supervised
+from tacit.objectives.parts import beta_shares
+from tacit.params import Params, mean
+from tests.toys import Identity, apart, federation, hide, images, job, linear, play_all, points, rounds, same, visit
+
+TRAIN = Training(epochs=2, batch=6, lr=0.1)
+SURE = 0.5  # a threshold that an untrained linear model reaches for some samples and not for all
+
+
+def p(*value: float) -> Params:
+    return {"p": torch.tensor(value, dtype=torch.float64)}
+
+
+def given(method: SemiFl | None = None, clients: int = 3, **options: Any) -> Job:
+    views = options.pop("views", None)
+    everyone = [hide(points(k, 20)) for k in range(clients)]
+    data = federation(everyone, server=points(9, 12), test=points(8, 9), views=views)
+    settings: dict[str, Any] = {"train": TRAIN, "rounds": 3} | options
+    return job(method or SemiFl(threshold=SURE), data, linear(), **settings)
+
+
+def with_batchnorm(method: SemiFl, **options: Any) -> Job:
+    everyone = [hide(images(k, 9)) for k in range(2)]
+    data = federation(everyone, server=images(50, 12), test=images(60, 6))
+    train = Training(batch=4, lr=0.05)
+    return job(method, data, build("lenet", (1, 16, 16), 3, "batch", width=0.5), train=train, rounds=2, **options)
+
+
+def started(task: Job) -> Any:
+    return task.method.start(task.server(0, {}))
+
+
+# Labels.
+
+
+def test_labels_are_those_of_the_received_model_once() -> None:
+    task = given()
+    w = started(task).w
+    labels, sure = confident(predict(linear(), w, points(1, 20).x, Identity()), SURE)
+    assert 0 < sure.sum() < 20
+    reply = visit(task, 1, WeightsDown(w))
+    assert torch.equal(reply.guesses.label, labels)
+    assert torch.equal(reply.guesses.kept, sure)
+    assert reply.guesses.index.tolist() == list(range(20))
+    assert reply.up.n == int(sure.sum())
+
+
+def test_labels_are_given_in_evaluation_mode() -> None:
+    """By the statistics of the model, not by those of the batch: with others it answers otherwise."""
+    task: Any = with_batchnorm(SemiFl(threshold=0.0))
+    w = started(task).w
+    other = w | {name: w[name] + 1.0 for name in task.net.buffers if name.endswith("running_mean")}
+    client = task.client(0, 0)
+    first, second = (predict(task.net, model, client.data.x, client.views) for model in (w, other))
+    assert torch.allclose(task.method._answers(client, w), first, atol=1e-6)
+    assert torch.allclose(task.method._answers(client, other), second, atol=1e-6)
+    assert not torch.allclose(first, second, atol=1e-3)
+
+
+@dataclass(frozen=True)
+class Marked(Identity):
+    """Views that can be told apart: the weak one is the input times 3, the strong one times 5, the plain one itself."""
+
+    def weak(self, x: Tensor, stream: torch.Generator) -> Tensor:
+        """Times 3."""
+        return 3 * x
+
+    def strong(self, x: Tensor, stream: torch.Generator) -> Tensor:
+        """Times 5."""
+        return 5 * x
+
+
+@pytest.mark.parametrize("view, factor", [("weak", 3), ("plain", 1), ("strong", 5)])
+def test_labels_are_given_to_the_view_asked_for(view: Any, factor: int) -> None:
+    task = given(SemiFl(threshold=SURE, view=view), views=Marked())
+    w = started(task).w
+    labels, sure = confident(functional.softmax(linear().apply(w, factor * points(0, 20).x), dim=1), SURE)
+    reply = visit(task, 0, WeightsDown(w))
+    assert torch.equal(reply.guesses.label, labels)
+    assert torch.equal(reply.guesses.kept, sure)
+
+
+def test_a_client_without_confident_samples_only_listens() -> None:
+    task = given(SemiFl(threshold=1.0))
+    w = started(task).w
+    reply = visit(task, 0, WeightsDown(w))
+    assert reply.up is None
+    assert not reply.guesses.kept.any()
+    assert same(reply.model, w)
+    record = play_all(task).records[0]
+    assert record.bytes_up == 0
+    assert record.metrics["pseudo_kept"]["max"] == 0
+
+
+def test_a_client_without_samples_only_listens() -> None:
+    task = given()
+    empty = replace(task.client(0, 0), data=points(0, 0))
+    reply = task.method.client_update(empty, None, WeightsDown(started(task).w))
+    assert (reply.up, reply.guesses) == (None, None)
+
+
+def test_a_clients_own_labels_are_not_used() -> None:
+    task: Any = given()
+    w = started(task).w
+    shown = replace(task.client(0, 0), data=hide(points(0, 20), shown=8))
+    hidden = replace(task.client(0, 0), data=Samples(points(0, 20).x[8:], torch.full((12,), -1)))
+    with_labels, without = (task.method.client_update(client, None, WeightsDown(w)) for client in (shown, hidden))
+    assert same(with_labels.up.w, without.up.w)
+    assert with_labels.guesses.index.tolist() == list(range(8, 20))
+
+
+def test_an_epoch_is_one_of_the_fix_set() -> None:
+    task = given()
+    reply = visit(task, 0, WeightsDown(started(task).w))
+    size = int(reply.guesses.kept.sum())
+    assert reply.metrics["steps"] == 2 * -(-size // 6)
+
+
+# The loss.
+
+X = [[1.0, 0, 0, 0], [0, 1.0, 0, 0], [0, 0, 1.0, 0], [0, 0, 0, 1.0]]
+
+
+@pytest.mark.parametrize("weight", [1.0, 0.25, 0.0])
+def test_fix_and_mix_by_hand(weight: float) -> None:
+    x, labels, rows = torch.tensor(X), torch.tensor([2, 0, 1, 1]), torch.tensor([0, 2])  # 1 and 3 are not confident
+    task = given(SemiFl(weight=weight), views=Marked())
+    client, w = task.client(0, 0), started(task).w
+    index = torch.tensor([1, 0])  # of the fix set: samples 2 and 0
+    batch = Batch(x[:0], labels[:0], x[rows[index]], index)
+    cost = _FixAndMix(task.method, x, labels, rows).visit(client, w, {}).cost(w, batch)  # type: ignore[arg-type]
+    stream = client.stream("mixup")
+    partner = torch.randint(4, (2,), generator=stream)
+    share = beta_shares(2, 0.75, stream, torch.zeros(()))
+    fix = mixture = 0.0
+    for j, sample in enumerate((2, 0)):
+        other, own_share = int(partner[j]), float(share[j])
+        strong = linear().apply(w, 5 * x[sample : sample + 1])[0].log_softmax(0)
+        blend = 3 * (own_share * x[sample] + (1 - own_share) * x[other])
+        mixed = linear().apply(w, blend[None])[0].log_softmax(0)
+        fix -= float(strong[labels[sample]]) / 2
+        own, theirs = float(mixed[labels[sample]]), float(mixed[labels[other]])
+        mixture -= (own_share * own + (1 - own_share) * theirs) / 2
+    assert share[0] != share[1]
+    assert float(cost.metrics["loss_fix"]) == pytest.approx(fix, abs=1e-6)
+    assert float(cost.metrics["loss_mix"]) == pytest.approx(mixture, abs=1e-6)
+    assert float(cost.total) == pytest.approx(fix + weight * mixture, abs=1e-6)
+
+
+def test_partners_come_from_all_samples_with_replacement() -> None:
+    """Each sample's mark is its own feature, so a mixture shows whom it was made of."""
+    seen: set[int] = set()
+
+    @dataclass(frozen=True)
+    class Watching(Identity):
+        def weak(self, x: Tensor, stream: torch.Generator) -> Tensor:
+            if len(x) == 2 * 2:  # a batch of two and their partners
+                seen.update(x[2:].argmax(dim=1).tolist())
+            return self.plain(x)
+
+    task = given(SemiFl(), views=Watching())
+    x, labels = torch.tensor(X), torch.tensor([2, 0, 1, 1])
+    w, rows = started(task).w, torch.tensor([0, 2])
+    cost = _FixAndMix(SemiFl(), x, labels, rows).visit(task.client(0, 0), w, {}).cost
+    for _ in range(40):
+        cost(w, Batch(x[:0], labels[:0], x[rows], torch.tensor([0, 1])))
+    assert seen == {0, 1, 2, 3}
+
+
+def test_shares_are_from_the_beta_distribution() -> None:
+    drawn = beta_shares(20_000, 0.75, torch.Generator().manual_seed(0), torch.zeros(()))
+    # Beta(a, a): mean ½, variance 1/(4·(2a + 1))
+    assert float(drawn.mean()) == pytest.approx(0.5, abs=0.01)
+    assert float(drawn.var()) == pytest.approx(1 / (4 * 2.5), abs=0.003)
+
+
+# The server.
+
+
+def test_server_momentum_by_hand_over_two_rounds_is_torchs() -> None:
+    task = given(SemiFl(momentum=0.5, alternate=False))
+    server = replace(task.server(0, {}), net=task.net)
+    w = torch.tensor([1.0, -2.0], dtype=torch.float64, requires_grad=True)
+    torchs = torch.optim.SGD([w], lr=1.0, momentum=0.5)
+    state = SemiFlState(p(1.0, -2.0))
+    for first, second in (((2.0, 0.0), (4.0, -1.0)), ((0.0, 0.0), (1.0, 5.0)), ((7.0, 1.0), (1.0, 1.0))):
+        both = (torch.tensor(first) + torch.tensor(second)).double() / 2
+        w.grad = w.detach() - both  # the mean's negative move
+        torchs.step()
+        ups = {0: WeightsUp(p(*first), 3), 1: WeightsUp(p(*second), 500)}  # the plain mean, whatever n is
+        state = task.method.merge(server, state, ups)
+        assert torch.allclose(state.w["p"], w.detach(), atol=1e-12)
+    # first round: 1 + (3 - 1) = 3; second: 3 + ½·2 + (½ - 3) = 1.5
+    assert task.method.merge(server, SemiFlState(p(1.0)), {0: WeightsUp(p(3.0), 1)}).w["p"].item() == 3.0
+    again = task.method.merge(server, SemiFlState(p(3.0), p(2.0)), {0: WeightsUp(p(0.5), 1)})
+    assert again.w["p"].item() == pytest.approx(1.5, abs=1e-12)
+
+
+def test_where_nobody_arrives_the_momentum_waits() -> None:
+    task = given(SemiFl(alternate=False))
+    state = SemiFlState(p(3.0), p(2.0))
+    assert task.method.merge(task.server(0, {}), state, {}) == state
+
+
+def test_alternate_training_ends_every_round_with_the_servers_labels() -> None:
+    task = given(SemiFl(threshold=SURE))
+    state, server = started(task), task.server(0, {})
+    sent, downs = task.method.send(server, state)
+    assert all(same(down.w, state.w) for down in downs.values())
+    assert sent is state
+    ups = {k: visit(task, k, downs[k]).up for k in range(3)}
+    average = mean([up.w for up in ups.values()])  # the first step of momentum is the mean itself, up to rounding
+    expected = fit(server, average, Supervised()).params
+    assert apart(task.method.merge(server, state, ups).w, expected) < 1e-5
+    assert apart(task.method.merge(server, state, ups).w, average) > 1e-3
+
+
+def test_alternate_training_begins_with_labels_from_streams_of_their_own() -> None:
+    task = given()
+    server = task.server(0, {})
+    assert same(started(task).w, fit(before_rounds(server), server.initial(), Supervised()).params)
+    assert not same(started(task).w, fit(server, server.initial(), Supervised()).params)
+
+
+def test_beside_the_clients_the_server_is_half_of_the_average() -> None:
+    task = given(SemiFl(threshold=SURE, alternate=False))
+    server = task.server(0, {})
+    state = started(task)
+    assert same(state.w, server.initial())
+    sent, downs = task.method.send(server, state)
+    assert same(sent.own, fit(server, state.w, Supervised()).params)
+    assert all(same(down.w, state.w) for down in downs.values())  # not what the server makes of it meanwhile
+    ups = {0: WeightsUp(p(1.0), 1), 1: WeightsUp(p(2.0), 9), 2: WeightsUp(p(6.0), 1)}
+    merged = task.method.merge(server, SemiFlState(p(0.0), own=p(10.0)), ups)
+    assert merged.w["p"].item() == pytest.approx(10 / 2 + (1 + 2 + 6) / 3 / 2, abs=1e-12)
+    assert merged.own is None
+    alone = task.method.merge(server, SemiFlState(p(0.0), own=p(10.0)), {})
+    assert alone.w["p"].item() == 10.0
+
+
+# Static batch statistics.
+
+
+@pytest.mark.parametrize("alternate", [True, False])
+def test_static_statistics_are_the_average_over_the_servers_samples(alternate: bool) -> None:
+    task = with_batchnorm(SemiFl(threshold=0.0, alternate=alternate))
+    plain = task.server(0, {}).views.plain(images(50, 12).x)
+    for moment in rounds(task):
+        assert same(moment.state.w, task.net.restate(moment.state.w, [plain]))
+    # conv1 sees the images themselves, so its statistics can be had without the code under test
+    w = moment.state.w
+    seen = functional.conv2d(plain, w["conv1.weight"], w["conv1.bias"])
+    assert torch.allclose(w["norm1.running_mean"], seen.mean(dim=(0, 2, 3)), atol=1e-4)
+
+
+def test_static_statistics_are_a_cumulative_average_over_batches() -> None:
+    """Of 1,100 samples in batches of 500: each batch's own mean counts a third, also the last with 100."""
+    many = images(50, 1100)
+    data = federation([hide(images(0, 6))], server=many, test=images(60, 6))
+    net = build("lenet", (1, 16, 16), 3, "batch", width=0.5)
+    task = job(SemiFl(threshold=1.0), data, net, train=Training(steps=1, batch=4, lr=0.01))
+    w, views = started(task).w, task.server(0, {}).views
+    parts = [net.restate(w, [views.plain(x)]) for x in many.x.split(500)]
+    for name in net.buffers:
+        assert torch.allclose(w[name], torch.stack([part[name] for part in parts]).mean(dim=0), rtol=1e-4, atol=1e-5)
+
+
+def test_without_batchnorm_there_are_none() -> None:
+    task = given()
+    assert started(task).w.keys() == set(task.net.trainable)
+
+
+# What may go wrong on the way.
+
+
+def test_lost_uploads_are_left_out_and_rounds_go_on() -> None:
+    moments = list(rounds(given(rounds=6, faults=Faults(lost=0.5), min_clients=0)))
+    assert any(moment.record.skipped for moment in moments)
+    models = [moment.state.w for moment in moments]
+    assert all(apart(a, b) > 0 for a, b in pairwise(models))  # the server trains all the same
+
+
+def test_momentum_is_kept_by_clients_and_server_where_asked() -> None:
+    moment = list(rounds(given(train=replace(TRAIN, optimizer="keep"))))[-1]
+    assert moment.state.kept.velocity is not None
+    assert all(moment.memories[k].velocity is not None for k in range(3))
+
+
+def test_a_client_that_only_listened_keeps_what_it_had() -> None:
+    task = given(SemiFl(threshold=1.0), train=replace(TRAIN, optimizer="keep"))
+    w = started(task).w
+    memory = visit(given(train=replace(TRAIN, optimizer="keep")), 0, WeightsDown(w)).memory
+    assert visit(task, 0, WeightsDown(w), memory).memory is memory
+
+
+def test_it_needs_labels_at_the_server() -> None:
+    assert SemiFl().needs.server_labels
+
+
+def finished(task: Job, folder: Path, stop: int | None = None) -> bytes:
+    """All that a job comes to, in bytes; with `stop`, saved after so many rounds and gone on with from the disk."""
+    position = Position(Memories(folder / "memories", 1 << 30))
+    if stop is not None:
+        for _ in zip(range(stop), play(task, InlineCourier(task, strict=True), position), strict=False):
+            pass
+        checkpoint.save(folder, position, task.codec, 0)
+        position, _ = checkpoint.load(folder, task.codec, Memories(folder / "memories", 1 << 30), task.device)
+        assert position.round == stop
+    for _ in play(task, InlineCourier(task, strict=True), position):
+        pass
+    kept = [position.memories.get(k) or b"" for k in range(task.federation.clients)]
+    return b"|".join([task.codec.encode(position.state), *kept])
+
+
+@pytest.mark.parametrize("alternate", [True, False])
+def test_resumed_is_uninterrupted(alternate: bool, tmp_path: Path) -> None:
+    method = SemiFl(threshold=SURE, alternate=alternate)
+    task = given(method, clients=4, cohort=2, rounds=4, train=replace(TRAIN, optimizer="keep"))
+    alone = finished(task, tmp_path / "alone")
+    assert all(finished(task, tmp_path / str(stop), stop) == alone for stop in (1, 3))

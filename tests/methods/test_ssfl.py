@@ -1,0 +1,486 @@
+"""SSFL and FedRGD: the server is one more user, groups are averaged apart, and T counts steps."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import replace
+from math import cos, pi
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tacit import catalog
+from tacit.averaging import WeightsDown, WeightsUp
+from tacit.config import dumps, from_options, make, parse_assignment
+from tacit.engines import checkpoint
+from tacit.engines.faults import Faults
+from tacit.engines.inline import InlineCourier
+from tacit.engines.loop import Job, Position, play
+from tacit.engines.memory import Memories
+from tacit.learn import fit, learning_rate
+from tacit.method import Training
+from tacit.methods.fedavg import FedAvg
+from tacit.methods.ssfl import FedRgd, Ssfl, SsflState, diversity, draw
+from tacit.nets import build
+from tacit.objectives import FixMatch, PseudoLabel, Supervised
+from tacit.params import Params, mean
+from tests.toys import (
+    Quadratic,
+    apart,
+    federation,
+    hide,
+    images,
+    job,
+    linear,
+    play_all,
+    point,
+    points,
+    quadratics,
+    rounds,
+    same,
+    visit,
+)
+
+TRAIN = Training(epochs=2, batch=6, lr=0.1)
+
+
+def p(*value: float) -> Params:
+    return {"p": torch.tensor(value, dtype=torch.float64)}
+
+
+def up(*value: float) -> WeightsUp:
+    return WeightsUp(p(*value), 1)
+
+
+def given(method: Any = None, clients: int = 4, size: int = 20, **options: Any) -> Job:
+    """Users without labels, who believe nearly everything, and a server with twelve."""
+    data = federation([hide(points(k, size)) for k in range(clients)], server=points(9, 12), test=points(8, 9))
+    settings: dict[str, Any] = {"train": TRAIN, "rounds": 4} | options
+    return job(method or Ssfl(FixMatch(threshold=0.4), period=3), data, linear(), **settings)
+
+
+def with_batchnorm(method: Any, train: Training, clients: int = 2, **options: Any) -> Job:
+    data = federation([hide(images(k, 9)) for k in range(clients)], server=images(50, 12), test=images(60, 6))
+    return job(method, data, build("lenet", (1, 16, 16), 3, "batch", width=0.5), train=train, rounds=2, **options)
+
+
+def merged(groups: int, ups: Mapping[int, WeightsUp], *own: float) -> Any:
+    """What comes of these uploads and of the server's models."""
+    data = quadratics(*[[[0.0, 1.0]]] * 8, server=[[0.0, 1.0]])
+    server = job(Ssfl(Quadratic(), groups=groups), data, point(0.0)).server(0, {})
+    return Ssfl(Quadratic(), groups=groups).merge(server, SsflState(p(0.0), own=tuple(p(w) for w in own)), ups)
+
+
+# Eq. 4, 5 and 7.
+
+
+def test_the_server_is_one_of_those_averaged_by_hand() -> None:
+    state = merged(1, {0: up(1.0), 2: up(2.0), 5: up(6.0)}, 5.0)
+    assert state.w["p"].item() == pytest.approx((5 + 1 + 2 + 6) / (3 + 1), abs=1e-12)  # C_k = 3
+    assert state.own == ()
+
+
+def test_two_groups_by_hand() -> None:
+    ups = {k: up(float(2**k)) for k in range(5)}
+    state = merged(2, ups, 100.0)
+    groups = [[k for k, place in state.member.items() if place == group] for group in (0, 1)]
+    assert sorted(len(group) for group in groups) == [2, 3]
+    means = [(100 + sum(2**k for k in group)) / (len(group) + 1) for group in groups]
+    assert [value["p"].item() for value in state.means] == pytest.approx(means, abs=1e-12)
+    assert state.w["p"].item() == pytest.approx(sum(means) / 2, abs=1e-12)  # not weighted by size
+
+
+def test_each_group_has_its_own_server_model_where_there_are_several() -> None:
+    state = merged(2, {0: up(0.0), 1: up(0.0)}, 10.0, 20.0)
+    assert [value["p"].item() for value in state.means] == pytest.approx([10 / 2, 20 / 2], abs=1e-12)
+
+
+def test_groups_of_equal_size_average_to_the_mean_with_the_server_once_for_each_group() -> None:
+    ups = {k: up(float(k * k)) for k in range(6)}
+    for groups in (1, 2, 3, 6):
+        together = (groups * 7.0 + sum(k * k for k in range(6))) / (groups + 6)
+        assert merged(groups, ups, 7.0).w["p"].item() == pytest.approx(together, abs=1e-12)
+
+
+def test_one_group_is_uniform_fedavg_with_the_server_among_the_clients_to_the_last_bit() -> None:
+    rows = [[[0.3, 1.0]], [[1.0, 3.0]], [[-2.0, 0.7]]]
+    train = Training(steps=5, lr=0.1, momentum=0.0, batch=4)
+    alone = job(FedAvg(Quadratic(), "uniform"), quadratics(*rows), point(5.0), train=train)
+    shared = quadratics(*rows[1:], server=rows[0])
+    for method in (Ssfl(Quadratic(), period=5), FedRgd(Quadratic(), period=5, groups=1)):
+        ours = job(method, shared, point(5.0), train=train)
+        assert same(play_all(ours).state.w, play_all(alone).state.w)
+    two = job(FedRgd(Quadratic(), period=5), shared, point(5.0), train=train)
+    assert apart(play_all(two).state.w, play_all(alone).state.w) > 1e-3
+
+
+def test_fedrgd_is_ssfl_with_two_groups() -> None:
+    objective = FixMatch(threshold=0.4)
+    ours, grouped = (given(kind) for kind in (FedRgd(objective, period=3), Ssfl(objective, period=3, groups=2)))
+    assert same(play_all(ours).state.w, play_all(grouped).state.w)
+    assert not same(play_all(ours).state.w, play_all(given()).state.w)
+
+
+# Who is in which group.
+
+
+@pytest.mark.parametrize("users, groups", [(10, 2), (7, 3), (47, 5), (5, 5), (1, 1)])
+def test_every_user_is_in_one_group_and_sizes_differ_by_at_most_one(users: int, groups: int) -> None:
+    server, some = given().server(0, {}), list(range(100, 100 + users))
+    drawn = draw(server, some, groups)
+    assert len(drawn) == groups
+    assert sorted(k for group in drawn for k in group) == some
+    assert max(map(len, drawn)) - min(map(len, drawn)) <= 1
+
+
+def test_groups_are_drawn_anew_in_every_round_and_alike_for_a_seed() -> None:
+    task = given(clients=10, rounds=8)
+    drawn = [str(draw(task.server(k, {}), range(10), 2)) for k in range(8)]
+    assert len(set(drawn)) > 5
+    assert drawn == [str(draw(task.server(k, {}), range(10), 2)) for k in range(8)]
+
+
+def test_any_two_users_meet_and_part() -> None:
+    task = given(clients=4, rounds=200)
+    together = 0
+    for k in range(200):
+        together += any({0, 3} <= set(group) for group in draw(task.server(k, {}), range(4), 2))
+    assert 40 < together < 95  # a third of 200, ± 4 standard deviations
+
+
+def test_fewer_users_than_groups_are_a_group_each() -> None:
+    state = merged(5, {1: up(2.0), 4: up(6.0)}, 10.0)
+    assert sorted(value["p"].item() for value in state.means) == pytest.approx([(10 + 2) / 2, (10 + 6) / 2], abs=1e-12)
+    assert state.w["p"].item() == pytest.approx(7.0, abs=1e-12)
+
+
+# What users start from.
+
+
+def test_users_get_the_mean_of_their_group_and_the_server_goes_on_from_w_avg() -> None:
+    task: Any = given(FedRgd(FixMatch(threshold=0.4), period=3), clients=6)
+    state = next(iter(rounds(task))).state
+    server = task.server(1, {})
+    after, downs = task.method.send(server, state)
+    assert set(state.member.values()) == {0, 1}
+    for k in range(6):
+        assert same(downs[k].w, state.means[state.member[k]])
+    paced = replace(server, train=replace(server.train, steps=3))
+    assert same(after.own[0], fit(paced, state.w, task.method.objective).params)
+
+
+@pytest.mark.parametrize("newcomers", ["global", "group"])
+def test_newcomers_get_w_avg_or_some_groups_mean(newcomers: Any) -> None:
+    method = FedRgd(FixMatch(threshold=0.4), period=3, newcomers=newcomers)
+    task = given(method, clients=12, cohort=4)
+    state = next(iter(rounds(task))).state
+    everybody = replace(task.server(1, {}), cohort=tuple(range(12)))
+    _, downs = method.send(everybody, state)
+    new = [downs[k].w for k in range(12) if k not in state.member]
+    assert len(new) == 8
+    if newcomers == "global":
+        assert all(same(w, state.w) for w in new)
+    else:
+        which = [[same(w, one) for one in state.means].index(True) for w in new]
+        assert set(which) == {0, 1}
+
+
+def test_in_the_first_round_all_start_alike() -> None:
+    task = given(FedRgd(newcomers="group"))
+    state = task.method.start(task.server(0, {}))
+    _, downs = task.method.send(task.server(0, {}), state)
+    assert all(same(down.w, state.w) for down in downs.values())
+
+
+# T: steps, not epochs.
+
+
+def test_server_and_users_make_t_steps_whatever_train_says() -> None:
+    for t in (1, 5):
+        record = play_all(given(Ssfl(FixMatch(threshold=0.4), period=t), rounds=1)).records[0]
+        assert record.server["steps"] == t
+        assert record.metrics["steps"] == {"mean": t, "min": t, "max": t}
+
+
+def test_period_0_leaves_it_to_train_and_server() -> None:
+    server = replace(TRAIN, epochs=3, batch=4)
+    record = play_all(given(Ssfl(period=0), rounds=1, server_train=server)).records[0]
+    assert record.metrics["steps"]["mean"] == 2 * 4  # 2 epochs of ⌈20/6⌉ batches
+    assert record.server["steps"] == 3 * 3  # 3 epochs of 12/4 batches
+
+
+def test_a_period_of_all_batches_is_one_epoch_to_the_last_bit() -> None:
+    objective, once = FixMatch(threshold=0.4), replace(TRAIN, epochs=1)
+    server = replace(once, batch=3)  # 12/3 = ⌈20/6⌉ = 4 batches
+    steps = play_all(given(Ssfl(objective, period=4), train=once, server_train=server))
+    epoch = play_all(given(Ssfl(objective, period=0), train=once, server_train=server))
+    assert same(steps.state.w, epoch.state.w)
+    assert not same(steps.state.w, play_all(given(Ssfl(objective, period=3), train=once, server_train=server)).state.w)
+
+
+@pytest.mark.parametrize("period", [0, 7])
+def test_a_period_outlives_the_command_line_and_a_saved_config(period: int) -> None:
+    name, value = parse_assignment(f"method.period={period}")
+    config = from_options({"method": "ssfl", "labels": "server", "per_class": 5, name: value})
+    again = make(tomllib.loads(dumps(config)))
+    assert again.build_method().period == period  # type: ignore[attr-defined]
+
+
+# Losses.
+
+
+def test_self_training_is_ssfl_with_pseudo_labels() -> None:
+    built = catalog.build_method("ssfl+pseudo-label", {"period": 3}, {"threshold": 0.4})
+    assert built == Ssfl(PseudoLabel(threshold=0.4), period=3)
+    w = play_all(given(built)).state.w
+    assert not same(w, play_all(given(Ssfl(Supervised(), period=3))).state.w)
+
+
+def test_the_default_is_the_papers() -> None:
+    for name, groups in (("ssfl", 1), ("fedrgd", 2)):
+        built: Any = catalog.build_method(name, {}, {})
+        assert built.objective == FixMatch(threshold=0.95, weight=1.0, over="batch", labeler="local")
+        assert (built.period, built.groups, built.servers, built.newcomers) == (16, groups, "one", "global")
+        assert built == catalog.build_method(name, {"preset": "as-written"}, {})
+
+
+def test_it_needs_labels_at_the_server() -> None:
+    assert Ssfl().needs.server_labels
+    assert not Ssfl().needs.client_labels
+
+
+# Eq. 8.
+
+
+def test_weight_diversity_by_hand() -> None:
+    alike = [p(1.0, 2.0)] * 5
+    assert diversity(alike) == pytest.approx(1 / 5, abs=1e-12)
+    assert diversity([p(2.0, 0.0, 0.0), p(0.0, 3.0, 0.0), p(0.0, 0.0, 1.0)]) == pytest.approx(1.0, abs=1e-12)
+    # (1, 1) and (1, -2): squares 2 + 5, sum (2, -1) with square 5
+    assert diversity([p(1.0, 1.0), p(1.0, -2.0)]) == pytest.approx(7 / 5, abs=1e-12)
+    assert diversity([p(0.0), p(0.0)]) == 0.0  # nobody moved
+
+
+def test_the_diversity_logged_is_that_of_the_moves_from_what_each_user_got() -> None:
+    method = FedRgd(FixMatch(threshold=0.4), period=3)
+    task = given(method)
+    state = list(rounds(task))[1].state
+    log: dict[str, float] = {}
+    server = task.server(2, log)
+    sent, downs = method.send(server, state)
+    ups = {k: visit(task, k, downs[k], round=2).up for k in range(4)}
+    method.merge(server, sent, ups)
+    moves = [torch.cat([(ups[k].w[n] - downs[k].w[n]).reshape(-1) for n in task.net.trainable]) for k in range(4)]
+    expected = sum(float(move @ move) for move in moves) / float(sum(moves) @ sum(moves))  # type: ignore[operator]
+    assert log["weight_diversity"] == pytest.approx(expected, rel=1e-5)
+    assert log["weight_diversity_last_layer"] == pytest.approx(expected, rel=1e-5)  # a linear model has no other
+
+
+def test_the_last_layer_is_that_of_the_classifier() -> None:
+    task = with_batchnorm(Ssfl(FixMatch(threshold=0.0), period=2), Training(batch=4, lr=0.05))
+    log: dict[str, float] = {}
+    server = task.server(0, log)
+    sent, downs = task.method.send(server, task.method.start(server))
+    ups = {k: visit(task, k, downs[k]).up for k in range(2)}
+    task.method.merge(server, sent, ups)
+    moves = [{n: ups[k].w[n] - downs[k].w[n] for n in ("fc3.weight", "fc3.bias")} for k in range(2)]
+    assert log["weight_diversity_last_layer"] == pytest.approx(diversity(moves), rel=1e-6)
+    assert log["weight_diversity"] != pytest.approx(diversity(moves), rel=1e-3)
+
+
+def test_a_network_whose_parameters_have_no_layer_has_a_diversity_too() -> None:
+    data = quadratics([[1.0, 1.0]], [[1.0, 1.0]], server=[[0.0, 1.0]])
+    record = play_all(job(Ssfl(Quadratic()), data, point(5.0), rounds=1)).records[0]
+    assert record.server["weight_diversity_last_layer"] == pytest.approx(1 / 2, abs=1e-12)
+
+
+def test_one_upload_has_no_diversity() -> None:
+    record = play_all(given(rounds=1, cohort=1)).records[0]
+    assert "weight_diversity" not in record.server
+
+
+# As released.
+
+
+def released(**options: Any) -> Any:
+    return catalog.build_method("fedrgd", {"preset": "as-released", "period": 3, **options}, {"threshold": 0.4})
+
+
+def test_as_released_every_group_has_a_server_model_with_streams_of_its_own() -> None:
+    method = released()
+    assert (method.servers, method.newcomers, method.groups) == ("each", "group", 2)
+    task = given(method)
+    state, _ = method.send(task.server(0, {}), method.start(task.server(0, {})))
+    assert len(state.own) == 2
+    assert not same(*state.own)
+    one = FedRgd(FixMatch(threshold=0.4), period=3)
+    alone, _ = one.send(task.server(0, {}), one.start(task.server(0, {})))
+    assert len(alone.own) == 1
+
+
+def test_each_server_model_keeps_its_own_momentum() -> None:
+    method, kept = released(), replace(TRAIN, optimizer="keep")
+    state = list(rounds(given(method, train=kept)))[-1].state
+    assert [memory.velocity is not None for memory in state.kept] == [True, True]
+    assert not same(state.kept[0].velocity, state.kept[1].velocity)
+    server = given(method, train=kept).server(3, {})
+    sent, without = (method.send(server, replace(state, kept=(state.kept[0], two)))[0] for two in (state.kept[1], None))
+    assert same(sent.own[0], without.own[0])
+    assert not same(sent.own[1], without.own[1])
+    forgets = list(rounds(given(method)))[-1].state
+    assert forgets.kept == (None, None)
+    assert not same(forgets.w, state.w)
+
+
+def test_users_keep_their_momentum_too() -> None:
+    moments = list(rounds(given(released(), train=replace(TRAIN, optimizer="keep"))))
+    assert all(moments[-1].memories[k].velocity is not None for k in range(4))
+
+
+def test_batch_statistics_stay_with_server_and_users() -> None:
+    keep = Training(batch=4, lr=0.05, buffers="keep")
+    task = with_batchnorm(Ssfl(FixMatch(threshold=0.0), period=2), keep)
+    server = task.server(0, {})
+    state, downs = task.method.send(server, task.method.start(server))
+    ups = {k: visit(task, k, downs[k]).up for k in range(2)}
+    after = task.method.merge(server, state, ups)
+    averaged = mean([state.own[0], ups[0].w, ups[1].w])
+    for name in task.net.buffers:
+        assert torch.equal(after.w[name], state.own[0][name])
+    for name in task.net.trainable:
+        assert torch.equal(after.w[name], averaged[name])
+    last = list(rounds(task))[-1]
+    for name in task.net.buffers:
+        assert not torch.equal(last.memories[0].buffers[name], last.state.w[name])
+
+
+def test_averaged_statistics_are_averaged() -> None:
+    task = with_batchnorm(Ssfl(FixMatch(threshold=0.0), period=2), Training(batch=4, lr=0.05))
+    server = task.server(0, {})
+    state, downs = task.method.send(server, task.method.start(server))
+    ups = {k: visit(task, k, downs[k]).up for k in range(2)}
+    assert same(task.method.merge(server, state, ups).w, mean([state.own[0], ups[0].w, ups[1].w]))
+
+
+def test_recomputed_statistics_are_those_of_w_avg_and_of_each_groups_mean() -> None:
+    recompute = Training(batch=4, lr=0.2, buffers="recompute")
+    task = with_batchnorm(FedRgd(FixMatch(threshold=0.0), period=2), recompute)
+    state, plain = play_all(task).state, task.server(0, {}).views.plain(images(50, 12).x)
+    for w in (state.w, *state.means):
+        assert same(w, task.net.restate(w, [plain]))
+
+
+# What may go wrong on the way.
+
+
+@pytest.mark.parametrize("method", [Ssfl(period=3), FedRgd(period=3), released()], ids=["ssfl", "fedrgd", "released"])
+def test_where_nobody_arrives_w_avg_is_the_servers_own(method: Any) -> None:
+    task = given(method)
+    server = task.server(0, {})
+    state, _ = method.send(server, method.start(server))
+    after = method.merge(server, state, {})
+    assert same(after.w, state.own[0])
+    assert not same(after.w, state.w)
+    _, downs = method.send(task.server(1, {}), after)
+    assert all(same(down.w, after.w) for down in downs.values())
+
+
+def test_lost_uploads_are_left_out_of_groups_and_mean() -> None:
+    task = given(FedRgd(FixMatch(threshold=0.4), period=3), rounds=6, faults=Faults(lost=0.4), min_clients=0)
+    moments = list(rounds(task))
+    assert any(moment.record.skipped for moment in moments)
+    for moment in moments:
+        assert set(moment.state.member) == set(range(4)) - set(moment.record.skipped)
+        assert len(moment.state.means) == max(1, min(2, len(moment.state.member)))
+
+
+def test_a_user_without_samples_only_listens() -> None:
+    task = given()
+    empty = replace(task.client(0, 0), data=points(0, 0))
+    w = task.method.start(task.server(0, {})).w
+    assert task.method.client_update(empty, None, WeightsDown(w)).up is None
+
+
+def finished(task: Job, folder: Path, stop: int | None = None) -> bytes:
+    """All that a job comes to, in bytes; with `stop`, saved after so many rounds and gone on with from the disk."""
+    position = Position(Memories(folder / "memories", 1 << 30))
+    if stop is not None:
+        for _ in zip(range(stop), play(task, InlineCourier(task, strict=True), position), strict=False):
+            pass
+        checkpoint.save(folder, position, task.codec, 0)
+        position, _ = checkpoint.load(folder, task.codec, Memories(folder / "memories", 1 << 30), task.device)
+        assert position.round == stop
+    for _ in play(task, InlineCourier(task, strict=True), position):
+        pass
+    kept = [position.memories.get(k) or b"" for k in range(task.federation.clients)]
+    return b"|".join([task.codec.encode(position.state), *kept])
+
+
+@pytest.mark.parametrize("method", [FedRgd(FixMatch(threshold=0.4), period=3), released()], ids=["written", "released"])
+def test_resumed_is_uninterrupted(method: Any, tmp_path: Path) -> None:
+    task = given(method, clients=5, cohort=3, train=replace(TRAIN, optimizer="keep"))
+    alone = finished(task, tmp_path / "alone")
+    assert all(finished(task, tmp_path / str(stop), stop) == alone for stop in (1, 3))
+
+
+# Eq. 9, by hand: γ·max(cos(π·c·(t - eM/B)/(EM/B - eM/B)), ε). With T iterations to a round, t = round·T.
+
+M, B, T, EPSILON = 65_536, 64, 16, 1e-4
+
+
+def eq9(c: float, t: int, epochs: int, warm: int) -> float:
+    return max(cos(pi * c * (t - warm * M / B) / (epochs * M / B - warm * M / B)), EPSILON)
+
+
+@pytest.mark.parametrize(
+    "schedule, c, epochs, warm, gamma",
+    [
+        ("cosine:2.3:1e-4", 2.3, 300, 5, 0.146),
+        ("cosine:2.3:1e-4", 2.3, 40, 5, 0.146),
+        ("cosine:7/16:1e-4", 7 / 16, 100, 0, 0.03),
+    ],
+    ids=["cifar10", "svhn", "emnist"],
+)
+def test_the_schedule_of_the_paper(schedule: str, c: float, epochs: int, warm: int, gamma: float) -> None:
+    per_epoch = M // B // T  # rounds
+    train = Training(lr=gamma, schedule=schedule, warmup=warm * per_epoch)
+    total = epochs * per_epoch
+    for round in range(train.warmup, total, total // 37):
+        assert learning_rate(train, round, total) == pytest.approx(gamma * eq9(c, round * T, epochs, warm), rel=1e-9)
+    warming = [learning_rate(train, round, total) for round in range(train.warmup)]
+    assert warming == pytest.approx([gamma * (round + 1) / train.warmup for round in range(train.warmup)])
+
+
+def test_beyond_half_a_wave_it_rests_at_its_least_and_rises_again() -> None:
+    train = Training(lr=1.0, schedule="cosine:2.3:1e-4")
+    rates = [learning_rate(train, round, 230) for round in range(230)]  # c·p grows by 0.01 a round
+    assert rates[50:150] == [EPSILON] * 100  # ½ < c·p < 1½
+    assert all(rate > EPSILON for rate in (*rates[:50], *rates[151:]))
+    assert rates[200] == pytest.approx(1.0)
+    assert rates[229] == pytest.approx(cos(2.29 * pi))
+
+
+@pytest.mark.parametrize(
+    "schedule", ["cosine:2.3:x", "cosine:2.3:-1", "cosine:2.3:2", "cosine:2.3:nan", "cosine:1:0:0"]
+)
+def test_a_least_that_is_no_share_is_refused(schedule: str) -> None:
+    with pytest.raises(Exception, match="unknown schedule"):
+        learning_rate(Training(schedule=schedule), 1, 10)
+
+
+def test_the_release_is_another_schedule_than_its_paper() -> None:
+    """Its c is 7/16·(1024² - 5120)/(204,800 - 5120), over 1,024 epochs for CIFAR-10 and over 40 for SVHN."""
+    c = 7 / 16 * (1024**2 - 5120) / (204_800 - 5120)
+    assert c == pytest.approx(7133 / 3120)
+    per_epoch = M // B // T
+    cifar = Training(schedule="cosine:413/624:1e-5", warmup=5 * per_epoch, lr=0.165)
+    for epoch in (5, 50, 200, 227):
+        expected = 0.165 * cos(pi * c * (epoch - 5) / (1024 - 5))
+        assert learning_rate(cifar, epoch * per_epoch, 300 * per_epoch) == pytest.approx(expected, rel=1e-6)
+    assert learning_rate(cifar, 229 * per_epoch, 300 * per_epoch) == pytest.approx(0.165e-5)
+    svhn = Training(schedule="cosine:7133/3120:1e-5", warmup=5 * per_epoch, lr=0.165)
+    rates = [learning_rate(svhn, round, 40 * per_epoch) / 0.165 for round in range(40 * per_epoch)]
+    resting = [round / per_epoch for round, rate in enumerate(rates) if rate == pytest.approx(1e-5)]
+    assert (min(resting), max(resting)) == pytest.approx((12.7, 28.0), abs=0.1)  # it restarts at epoch 28 …
+    assert rates[-1] == pytest.approx(0.62, abs=0.01)  # … and ends at 62 % of its base
