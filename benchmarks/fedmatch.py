@@ -51,14 +51,24 @@ ROWS: dict[str, Settings] = {
     "server only": FAST | {"method": "server-only+supervised", "objective.view": "plain"},
     "server only, 20 epochs": FAST
     | {"method": "server-only+supervised", "objective.view": "plain", "server.epochs": 20},
+    "server only, 5 epochs": FAST | {"method": "server-only+supervised", "objective.view": "plain", "server.epochs": 5},
     "labels only": FAST | {"method": "fedavg+supervised", "objective.view": "plain"},
+    "labels only, 20 epochs": FAST | {"method": "fedavg+supervised", "objective.view": "plain", "epochs": 20},
     "all labels": FAST | {"method": "fedprox+supervised", "objective.view": "plain", "labels": "all"},
 }
 STREAMING: Settings = {"data.step_rounds": 5, "rounds": 50, "log.local": True, "log.evaluate_every": 5}
 TASKS: dict[str, tuple[Settings, tuple[str, ...]]] = {
     "streaming-client": (
         STREAMING | {"split": "fedmatch-streaming"},
-        ("labels only", "fedprox+uda", "fedprox+fixmatch", "fedmatch", "fedmatch as released", "all labels"),
+        (
+            "labels only",
+            "labels only, 20 epochs",
+            "fedprox+uda",
+            "fedprox+fixmatch",
+            "fedmatch",
+            "fedmatch as released",
+            "all labels",
+        ),
     ),
     "streaming-server": (
         STREAMING | {"split": "fedmatch-streaming-server"},
@@ -76,7 +86,7 @@ TASKS: dict[str, tuple[Settings, tuple[str, ...]]] = {
     ),
     "batch-server": (
         {"split": "fedmatch-batch-iid-server", "cohort": 5, "rounds": 60, "log.evaluate_every": 3},
-        ("server only", "server only, 20 epochs", "fedmatch, λ_ICCS = 0", "fedmatch", "fedmatch as released"),
+        ("server only", "server only, 5 epochs", "fedmatch, λ_ICCS = 0", "fedmatch", "fedmatch as released"),
     ),
     "interference": (
         {"clients": 1, "labels": "all", "rounds": 100, "log.evaluate_every": 5},

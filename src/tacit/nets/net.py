@@ -30,6 +30,8 @@ class Net:
         self.trainable = tuple(name for name, p in built.named_parameters() if p.requires_grad)
         self.names = tuple(_tensors(built))
         self.buffers = tuple(name for name in self.names if name not in dict(built.named_parameters()))
+        # Tied weights have several names, and looking for them takes a large part of a small network's pass.
+        self._tied = len(self.names) < len(_tensors(built, every_name=True))
         self.has_features = all(callable(getattr(built, step, None)) for step in ("features", "classify"))
 
     def init(self, stream: torch.Generator) -> Params:
@@ -40,7 +42,7 @@ class Net:
     def apply(self, params: Mapping[str, Tensor], x: Tensor, train: bool = False) -> Tensor:
         """Logits (n, classes) of inputs (n, …)."""
         module = self._training if train else self._evaluating
-        logits: Tensor = functional_call(module, dict(params), (x,))
+        logits: Tensor = functional_call(module, dict(params), (x,), tie_weights=self._tied)
         return logits
 
     def features(self, params: Mapping[str, Tensor], x: Tensor, train: bool = False) -> Tensor:
@@ -54,7 +56,8 @@ class Net:
         if not self.has_features:
             raise AttributeError("this network has no features: give its module `features(x)` and `classify(z)`")
         module = _Steps(self._training if train else self._evaluating)
-        pair: tuple[Tensor, Tensor] = functional_call(module, {f"net.{name}": p for name, p in params.items()}, (x,))
+        named = {f"net.{name}": p for name, p in params.items()}
+        pair: tuple[Tensor, Tensor] = functional_call(module, named, (x,), tie_weights=self._tied)
         return pair
 
     def restate(self, params: Params, inputs: Iterable[Tensor]) -> Params:
@@ -95,10 +98,11 @@ class _Steps(nn.Module):
         return z, self.net.classify(z)  # type: ignore[operator]
 
 
-def _tensors(module: nn.Module) -> Params:
+def _tensors(module: nn.Module, every_name: bool = False) -> Params:
     """Parameters and float buffers; integer buffers only count batches and stay in the skeleton."""
-    named = dict(module.named_parameters())
-    return named | {name: b for name, b in module.named_buffers() if b.is_floating_point()}
+    named = dict(module.named_parameters(remove_duplicate=not every_name))
+    buffers = module.named_buffers(remove_duplicate=not every_name)
+    return named | {name: b for name, b in buffers if b.is_floating_point()}
 
 
 def _skeleton(module: nn.Module) -> nn.Module:
