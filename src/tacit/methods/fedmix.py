@@ -140,11 +140,11 @@ class NaiveMix:
         heard = {k: state.version for k, up in ups.items() if up.trained is not None}
         means, told = state.means | fresh, state.told | heard
         trained = {k: up.trained for k, up in ups.items() if up.trained is not None}
-        if fresh:
-            pool = _joined(means)
+        pool = _joined(means)
+        if fresh and pool:
             server.log("means", len(pool.of))
             server.log("means_smallest_group", int(pool.of.min()))
-            server.log("means_bytes", sum(part.numel() * part.element_size() for part in (pool.x, pool.y)))
+            server.log("means_bytes", sum(part.numel() * part.element_size() for part in (pool.x, pool.y, pool.of)))
         common = merge_weights(server, state.common, trained, self.weights)
         return FedMixState(common, means, state.version + bool(fresh), told)
 
@@ -205,7 +205,8 @@ class GlobalMix(NaiveMix):
         if not server.round:
             return state, downs
         pool = _joined(state.means)
-        return state, {k: FedMixDown(state.common.w, self._drawn(server, pool, k)) for k in server.cohort}
+        drawn = {k: self._drawn(server, pool, k) if pool else None for k in server.cohort}
+        return state, {k: FedMixDown(state.common.w, others) for k, others in drawn.items()}
 
     def _drawn(self, server: ServerContext, pool: Means, client: int) -> Means:
         stream = server.streams.at("samples of others", round=server.round, client=client)
@@ -286,9 +287,11 @@ def _soft(logits: Tensor, label: Tensor) -> Tensor:
     return functional.cross_entropy(logits, label.expand_as(logits))
 
 
-def _joined(means: Mapping[int, Means]) -> Means:
-    """The means of all clients, in ascending order of these."""
+def _joined(means: Mapping[int, Means]) -> Means | None:
+    """The means of all clients, in ascending order of these; None where nobody sent any."""
     parts = [means[k] for k in sorted(means)]
+    if not parts:
+        return None
     return Means(*(torch.cat([getattr(part, name) for part in parts]) for name in ("x", "y", "of")))
 
 
