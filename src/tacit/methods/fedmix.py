@@ -95,7 +95,7 @@ class NaiveMix:
 
     lam: Probability = 0.1  # λ: share of the mean
     group: Natural = 0  # M_k: samples in a mean; 0: all of a client's, one mean for each client
-    force: bool = False  # send means of a single sample, which are samples
+    force: bool = False  # send means of a single sample, which are samples, and of fewer than M_k
     mu: NonNegative = 0.0  # μ: the proximal term of FedProx
     weights: Weights = "samples"  # of the clients in the average
     view: View = "weak"  # how images are augmented
@@ -158,11 +158,15 @@ class NaiveMix:
         return (1 - self.lam) * cross_entropy(mixed, y) + self.lam * _soft(mixed, label)
 
     def _means(self, client: ClientContext) -> Means | None:
-        """Means over groups of M_k samples or more, at most one sample short of two groups; none of single samples."""
+        """Means over groups of M_k samples or more, at most one sample short of two groups.
+
+        Unless forced, a client sends none of a single sample, and none where it has fewer than M_k.
+        """
         data = client.data.take(client.data.labeled)
-        size = min(self.group or len(data), len(data))
-        if not size or (size == 1 and not self.force):
+        size = self.group or len(data)
+        if not len(data) or (not self.force and (size == 1 or size > len(data))):
             return None
+        size = min(size, len(data))
         order = torch.randperm(len(data), generator=client.streams.at("groups of means", client=client.client))
         rows = order.tensor_split([size * place for place in range(1, len(data) // size)])
         x = torch.stack([data.x[row].float().mean(dim=0) for row in rows])
