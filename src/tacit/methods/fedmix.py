@@ -197,7 +197,7 @@ class FedMix(NaiveMix):
 class GlobalMix(NaiveMix):
     """Mixup with other clients' very samples: the upper bound of the family, for simulations only."""
 
-    draws: Count = 512  # samples of others that a client gets per visit
+    draws: Count = 512  # samples of all clients that a client gets per visit
     group: Natural = 1  # M_k: the samples themselves
     force: bool = True  # that is the point
 
