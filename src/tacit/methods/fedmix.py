@@ -140,8 +140,7 @@ class NaiveMix:
         heard = {k: state.version for k, up in ups.items() if up.trained is not None}
         means, told = state.means | fresh, state.told | heard
         trained = {k: up.trained for k, up in ups.items() if up.trained is not None}
-        pool = _joined(means)
-        if fresh and pool:
+        if fresh and (pool := _joined(means)):
             server.log("means", len(pool.of))
             server.log("means_smallest_group", int(pool.of.min()))
             server.log("means_bytes", sum(part.numel() * part.element_size() for part in (pool.x, pool.y, pool.of)))
