@@ -350,18 +350,21 @@ def test_only_labeled_samples_are_averaged() -> None:
 
 def test_means_of_pixels_are_normalised_where_they_are_used() -> None:
     """Normalising is affine, so the normalised mean is the mean of the normalised."""
-    views, data = ImageViews((0.3,), (0.2,), flip=False), images(0, 6)
+    views, data, method = ImageViews((0.3,), (0.2,), flip=False), images(0, 6), FedMix(lam=0.3, view="plain")
     net = build("linear", (1, 16, 16), 3)
-    given = job(FedMix(), federation([data], views=views), net)
+    train = Training(steps=1, batch=8, lr=0.1, momentum=0.0)
+    given = job(method, federation([data], views=views), net, train=train)
     found = visit(given, 0, FedMixDown(None, None)).up.means
     assert found.x.max() > 1  # in the range of pixels
     assert found.x.dtype == torch.float32
-    assert torch.allclose(views.plain(found.x)[0], views.plain(data.x).mean(dim=0), atol=1e-5)
-    shifted = replace(found, x=found.x + 51.0)  # 51/255 = 0.2, one deviation
-    assert torch.allclose(views.plain(shifted.x), views.plain(found.x) + 1, atol=1e-5)
+    seen, mean = views.plain(data.x), views.plain(data.x).mean(dim=0, keepdim=True)
+    assert torch.allclose(views.plain(found.x), mean, atol=1e-5)
     w = given.server(0, {}).initial()
-    one, two = (visit(given, 0, FedMixDown(w, pool)).model for pool in (found, shifted))
-    assert not same(one, two)
+    leaves = {name: value.clone().requires_grad_() for name, value in w.items()}
+    loss = method.loss(lambda x: net.apply(leaves, x), seen, data.y, mean, found.y)
+    slopes = dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
+    expected = {name: w[name] - 0.1 * slopes[name] for name in w}
+    assert apart(visit(given, 0, FedMixDown(w, found)).model, expected) < 1e-5
 
 
 # Who sends when, and who hears what.
@@ -564,6 +567,15 @@ def test_merge_by_hand(weights: Any, share: float) -> None:
     merged = given.method.merge(given.server(1, {}), state, ups)
     assert apart(merged.common.w, {name: value + 1 - share for name, value in w.items()}) < 1e-6
     assert merged.told == {0: 0, 2: 0}
+
+
+def test_momentum_is_kept_if_told_to() -> None:
+    given = alone(FedMix(), points(0, 12), train=replace(TRAIN, optimizer="keep"))
+    w = given.server(0, {}).initial()
+    first = visit(given, 0, FedMixDown(w, means(points(1, 5)))).memory
+    assert first.kept is not None
+    again, fresh = (visit(given, 0, FedMixDown(w, None), each).model for each in (first, replace(first, kept=None)))
+    assert not same(again, fresh)
 
 
 # LocalMix.
