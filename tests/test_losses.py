@@ -13,6 +13,7 @@ from tacit.losses import (
     complementary,
     confident,
     consistency,
+    contrast,
     cross_entropy,
     divergence,
     fairness,
@@ -193,6 +194,63 @@ def test_the_squared_difference_is_summed_over_classes() -> None:
     told = torch.tensor([[0.0, 0.0, 1.0]])
     assert consistency(three.log(), told, "squared").item() == pytest.approx(0.25 + 0.0625 + 0.5625, rel=1e-5)
     assert consistency(three.log(), told, "mse").item() == pytest.approx(0.875 / 3, rel=1e-5)
+
+
+# MOON. Unit vectors at right angles, and one half way: cosines 1, 0 and √½.
+
+EAST, NORTH, BETWEEN = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]]), torch.tensor([[1.0, 1.0]])
+
+
+@pytest.mark.parametrize("tau", [0.5, 1.0, 2.0])
+def test_contrast_by_hand(tau: float) -> None:
+    a, b = 1 / tau, 0.0
+    assert contrast(EAST, EAST, NORTH, tau).item() == pytest.approx(-log(exp(a) / (exp(a) + exp(b))), rel=1e-6)
+    assert contrast(EAST, NORTH, EAST, tau).item() == pytest.approx(-log(exp(b) / (exp(a) + exp(b))), rel=1e-6)
+    c = 0.5**0.5 / tau
+    assert contrast(EAST, BETWEEN, NORTH, tau).item() == pytest.approx(-log(exp(c) / (exp(c) + 1)), rel=1e-6)
+
+
+def test_contrast_is_a_mean_over_the_batch_and_blind_to_length() -> None:
+    z, near, far = torch.cat([EAST, EAST]), torch.cat([EAST, NORTH]), torch.cat([NORTH, EAST])
+    both = [contrast(EAST, one, two, 0.5).item() for one, two in ((EAST, NORTH), (NORTH, EAST))]
+    assert contrast(z, near, far, 0.5).item() == pytest.approx(sum(both) / 2, rel=1e-6)
+    assert contrast(3 * z, 0.1 * near, 7 * far, 0.5).item() == pytest.approx(sum(both) / 2, rel=1e-6)
+
+
+def test_contrast_with_the_same_model_twice_is_log_two() -> None:
+    assert contrast(EAST, BETWEEN, BETWEEN, 0.5).item() == pytest.approx(log(2), rel=1e-6)
+
+
+def test_contrast_compares_feature_maps_as_one_vector() -> None:
+    z, near, far = torch.randn(3, 4, 2, 2, 2, generator=torch.Generator().manual_seed(0)).unbind()
+    flat = contrast(z.flatten(1), near.flatten(1), far.flatten(1), 0.5)
+    assert contrast(z, near, far, 0.5).item() == flat.item()
+
+
+def test_only_z_has_a_gradient_in_contrast() -> None:
+    z, near, far = (v.clone().requires_grad_() for v in (BETWEEN, EAST, NORTH))
+    contrast(z, near, far, 0.5).backward()
+    assert near.grad is far.grad is None
+    # Both cosines are √½, so the slope is ½/τ·(∇cos(z, far) - ∇cos(z, near)), and ∇cos at (1, 1) is ±(1, -1)/√8.
+    assert z.grad is not None
+    assert torch.allclose(z.grad, torch.tensor([[-2.0, 2.0]]) / 8**0.5, atol=1e-6)
+
+
+@pytest.mark.parametrize("tau", [1e-3, 1e-6])
+def test_contrast_is_finite_at_any_temperature(tau: float) -> None:
+    z = EAST.clone().requires_grad_()
+    loss = contrast(z, NORTH, EAST, tau)
+    loss.backward()
+    assert loss.item() == pytest.approx(1 / tau, rel=1e-5)
+    assert z.grad is not None
+    assert z.grad.isfinite().all()
+
+
+def test_contrast_of_nothing_but_zeros_is_finite() -> None:
+    z = torch.zeros(1, 2, requires_grad=True)
+    contrast(z, EAST, NORTH, 0.5).backward()
+    assert z.grad is not None
+    assert z.grad.isfinite().all()
 
 
 def test_ramps_at_their_ends() -> None:

@@ -69,6 +69,8 @@ def _refuse_unmet_needs(config: Config, job: Job) -> None:
         raise TacitError(
             f"{name} mixes images and {config.data.name} is text: use fedavg+fixmatch or another that does not"
         )
+    if needs.simulation and config.engine.name != "local":
+        raise TacitError(f"{name} shows samples of clients to others, for simulations only: use --engine local")
     if needs.steady_data and federation.arrivals is not None:
         raise TacitError(f"{name} remembers the labels of samples and these come and go: use data.steps = 1")
     _refuse_buffers(config, job)

@@ -95,7 +95,7 @@ class NaiveMix:
 
     lam: Probability = 0.1  # λ: share of the mean
     group: Natural = 0  # M_k: samples in a mean; 0: all of a client's, one mean for each client
-    force: bool = False  # send means of a single sample, which are samples
+    force: bool = False  # send means of a single sample, which are samples, and of fewer than M_k
     mu: NonNegative = 0.0  # μ: the proximal term of FedProx
     weights: Weights = "samples"  # of the clients in the average
     view: View = "weak"  # how images are augmented
@@ -140,11 +140,10 @@ class NaiveMix:
         heard = {k: state.version for k, up in ups.items() if up.trained is not None}
         means, told = state.means | fresh, state.told | heard
         trained = {k: up.trained for k, up in ups.items() if up.trained is not None}
-        if fresh:
-            pool = _joined(means)
+        if fresh and (pool := _joined(means)):
             server.log("means", len(pool.of))
             server.log("means_smallest_group", int(pool.of.min()))
-            server.log("means_bytes", sum(part.numel() * part.element_size() for part in (pool.x, pool.y)))
+            server.log("means_bytes", sum(part.numel() * part.element_size() for part in (pool.x, pool.y, pool.of)))
         common = merge_weights(server, state.common, trained, self.weights)
         return FedMixState(common, means, state.version + bool(fresh), told)
 
@@ -158,11 +157,15 @@ class NaiveMix:
         return (1 - self.lam) * cross_entropy(mixed, y) + self.lam * _soft(mixed, label)
 
     def _means(self, client: ClientContext) -> Means | None:
-        """Means over groups of M_k samples or more, at most one sample short of two groups; none of single samples."""
+        """Means over groups of M_k samples or more, at most one sample short of two groups.
+
+        Unless forced, a client sends none of a single sample, and none where it has fewer than M_k.
+        """
         data = client.data.take(client.data.labeled)
-        size = min(self.group or len(data), len(data))
-        if not size or (size == 1 and not self.force):
+        size = self.group or len(data)
+        if not len(data) or (not self.force and (size == 1 or size > len(data))):
             return None
+        size = min(size, len(data))
         order = torch.randperm(len(data), generator=client.streams.at("groups of means", client=client.client))
         rows = order.tensor_split([size * place for place in range(1, len(data) // size)])
         x = torch.stack([data.x[row].float().mean(dim=0) for row in rows])
@@ -193,7 +196,7 @@ class FedMix(NaiveMix):
 class GlobalMix(NaiveMix):
     """Mixup with other clients' very samples: the upper bound of the family, for simulations only."""
 
-    draws: Count = 512  # samples of others that a client gets per visit
+    draws: Count = 512  # samples of all clients that a client gets per visit
     group: Natural = 1  # M_k: the samples themselves
     force: bool = True  # that is the point
 
@@ -205,7 +208,8 @@ class GlobalMix(NaiveMix):
         if not server.round:
             return state, downs
         pool = _joined(state.means)
-        return state, {k: FedMixDown(state.common.w, self._drawn(server, pool, k)) for k in server.cohort}
+        drawn = {k: self._drawn(server, pool, k) if pool else None for k in server.cohort}
+        return state, {k: FedMixDown(state.common.w, others) for k, others in drawn.items()}
 
     def _drawn(self, server: ServerContext, pool: Means, client: int) -> Means:
         stream = server.streams.at("samples of others", round=server.round, client=client)
@@ -286,9 +290,11 @@ def _soft(logits: Tensor, label: Tensor) -> Tensor:
     return functional.cross_entropy(logits, label.expand_as(logits))
 
 
-def _joined(means: Mapping[int, Means]) -> Means:
-    """The means of all clients, in ascending order of these."""
+def _joined(means: Mapping[int, Means]) -> Means | None:
+    """The means of all clients, in ascending order of these; None where nobody sent any."""
     parts = [means[k] for k in sorted(means)]
+    if not parts:
+        return None
     return Means(*(torch.cat([getattr(part, name) for part in parts]) for name in ("x", "y", "of")))
 
 

@@ -1,0 +1,381 @@
+"""MOON: Algorithm 1 by hand, what the second term sees, whom a party remembers, and what is left without it."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import tacit
+from tacit import config as configs
+from tacit.averaging import WeightsDown
+from tacit.engines.faults import Faults
+from tacit.engines.loop import Job
+from tacit.engines.wire import finite
+from tacit.errors import TacitError
+from tacit.experiment import Experiment
+from tacit.federation import Samples
+from tacit.learn import fit
+from tacit.method import Training
+from tacit.methods.fedavg import FedAvg
+from tacit.methods.moon import Moon, MoonMemory
+from tacit.nets import Net, build
+from tacit.objectives import FixMatch, MeanTeacher, Supervised
+from tacit.params import Params, clone
+from tests.engines import farm
+from tests.toys import apart, federation, hide, images, job, play_all, points, rounds, same, visit
+
+PASSES: list[tuple[bool, bool, Tensor]] = []  # training mode, with gradient, inputs: of every pass through `Small`
+TRAIN = Training(epochs=2, batch=6, lr=0.1)
+
+
+class Small(nn.Module):
+    """Features tanh(A·x), a linear classifier on top, and dropout between them where asked for."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.below, self.drop, self.top = nn.Linear(4, 5), nn.Dropout(dropout), nn.Linear(5, 3)
+
+    def features(self, x: Tensor) -> Tensor:
+        PASSES.append((self.training, torch.is_grad_enabled(), x.detach().clone()))
+        return self.drop(torch.tanh(self.below(x)))  # type: ignore[no-any-return]
+
+    def classify(self, z: Tensor) -> Tensor:
+        return self.top(z)  # type: ignore[no-any-return]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.classify(self.features(x))
+
+
+@pytest.fixture(autouse=True)
+def passes() -> Iterator[None]:
+    PASSES.clear()
+    yield
+    PASSES.clear()
+
+
+@dataclass(frozen=True)
+class Noisy:
+    """Views that draw from their stream."""
+
+    def plain(self, x: Tensor) -> Tensor:
+        return x
+
+    def weak(self, x: Tensor, stream: torch.Generator) -> Tensor:
+        return x + 0.1 * torch.randn(x.shape, generator=stream)
+
+    def strong(self, x: Tensor, stream: torch.Generator) -> Tensor:
+        return x + 0.5 * torch.randn(x.shape, generator=stream)
+
+
+def small(dropout: float = 0.0) -> Net:
+    return Net(lambda: Small(dropout))
+
+
+def weights(seed: int) -> Params:
+    return small().init(torch.Generator().manual_seed(seed))
+
+
+GLOBAL, BEFORE = weights(1), weights(2)
+
+
+def alone(method: Moon, data: Samples, net: Net | None = None, **options: Any) -> Job:
+    """One party with these samples."""
+    return job(method, federation([data], views=options.pop("views", None)), net or small(), **options)
+
+
+def crowd(method: Any, net: Net | None = None, **options: Any) -> Job:
+    """Four parties with labels, two of which are drawn in a round."""
+    data = federation([points(k, 15 + 5 * k) for k in range(4)], views=Noisy())
+    settings: dict[str, Any] = {"train": TRAIN, "rounds": 6, "cohort": 2}
+    return job(method, data, net or small(), **settings | options)
+
+
+# Lines 10 to 20 by hand: plain SGD on all samples at once.
+
+
+def represent(w: Params, x: Tensor) -> Tensor:
+    return torch.tanh(x @ w["below.weight"].T + w["below.bias"])
+
+
+def by_hand(data: Samples, mu: float, tau: float, term: str, lr: float, steps: int) -> Params:
+    w = clone(GLOBAL)
+    for _ in range(steps):
+        leaves = {name: value.requires_grad_() for name, value in w.items()}
+        z, z_glob, z_prev = represent(leaves, data.x), represent(GLOBAL, data.x), represent(BEFORE, data.x)
+        p = (z @ leaves["top.weight"].T + leaves["top.bias"]).softmax(dim=1)
+        loss = -p[torch.arange(len(data)), data.y].log().mean()
+        if term == "l2":
+            loss = loss + mu * ((z - z_glob).square().sum(dim=1) + 1e-14).sqrt().mean()
+        else:
+            near, far = (
+                ((z * o).sum(dim=1) / (z.square().sum(dim=1) * o.square().sum(dim=1)).sqrt() / tau).exp()
+                for o in (z_glob, z_prev)
+            )
+            loss = loss + mu * -(near / (near + far)).log().mean()
+        slopes = torch.autograd.grad(loss, list(leaves.values()))
+        w = {name: (w[name] - lr * slope).detach() for name, slope in zip(leaves, slopes, strict=True)}
+    return w
+
+
+@pytest.mark.parametrize("n", [7, 1])
+@pytest.mark.parametrize("term, mu, tau", [("contrast", 5.0, 0.5), ("contrast", 1.0, 2.0), ("l2", 0.3, 0.5)])
+def test_local_training_by_hand(term: Any, mu: float, tau: float, n: int) -> None:
+    data, train = points(3, n), Training(steps=4, batch=8, lr=0.2, momentum=0.0)
+    given = alone(Moon(mu=mu, temperature=tau, term=term), data, train=train)
+    found = visit(given, 0, WeightsDown(GLOBAL), MoonMemory(BEFORE, None)).up
+    assert apart(found.w, by_hand(data, mu, tau, term, 0.2, 4)) < 2e-6
+    assert apart(found.w, by_hand(data, 0.0, tau, term, 0.2, 4)) > 1e-3
+    assert found.n == n
+
+
+def test_temperature_matters() -> None:
+    models = [
+        visit(alone(Moon(temperature=tau), points(3, 7)), 0, WeightsDown(GLOBAL), MoonMemory(BEFORE, None)).up.w
+        for tau in (0.5, 1.0)
+    ]
+    assert apart(*models) > 1e-4
+
+
+def test_the_l2_term_starts_at_its_corner_without_harm() -> None:
+    """At the first step z is z_glob, where a norm has no derivative."""
+    train = Training(steps=1, batch=8, lr=0.2, momentum=0.0)
+    with_it = visit(alone(Moon(mu=10.0, term="l2"), points(3, 7), train=train), 0, WeightsDown(GLOBAL)).up.w
+    without = visit(alone(Moon(mu=0.0), points(3, 7), train=train), 0, WeightsDown(GLOBAL)).up.w
+    assert finite(with_it)
+    assert apart(with_it, without) < 1e-6
+
+
+def test_the_l2_term_needs_no_model_of_last_time() -> None:
+    given = alone(Moon(mu=0.5, term="l2"), points(3, 7), train=TRAIN)
+    first = visit(given, 0, WeightsDown(GLOBAL)).up.w
+    assert same(first, visit(given, 0, WeightsDown(GLOBAL), MoonMemory(BEFORE, None)).up.w)
+    assert not same(first, visit(replace(given, method=Moon(mu=0.0)), 0, WeightsDown(GLOBAL)).up.w)
+
+
+def test_the_last_batch_may_be_a_single_sample() -> None:
+    net = build("lenet", (1, 16, 16), 3, "batch", width=0.5)
+    given = job(Moon(mu=5.0), federation([images(0, 5)]), net, train=Training(epochs=2, batch=4, lr=0.05))
+    w = given.method.start(given.server(0, {})).w
+    reply = visit(given, 0, WeightsDown(w), MoonMemory(net.init(torch.Generator().manual_seed(9)), None))
+    assert reply.metrics["steps"] == 4
+    assert finite(reply.up.w)
+
+
+# What the second term sees.
+
+
+@pytest.mark.parametrize("objective", [Supervised(), FixMatch(threshold=0.4), MeanTeacher()], ids=str)
+def test_one_training_pass_per_step_and_both_others_see_its_inputs(objective: Any) -> None:
+    """z_glob and z_prev: in evaluation mode, without gradient, on the very views the objective learnt from."""
+    given = alone(Moon(objective), hide(points(3, 20), 8), train=replace(TRAIN, epochs=1), views=Noisy())
+    reply = visit(given, 0, WeightsDown(GLOBAL), MoonMemory(BEFORE, None))
+    learnt = [x for training, grad, x in PASSES if training and grad]
+    beside = [x for training, grad, x in PASSES if not training]
+    assert len(learnt) == reply.metrics["steps"] > 1
+    assert len(beside) == 2 * len(learnt)
+    assert not any(grad for training, grad, _ in PASSES if not training)
+    for step, x in enumerate(learnt):
+        assert torch.equal(beside[2 * step], x)
+        assert torch.equal(beside[2 * step + 1], x)
+
+
+def test_without_the_term_there_are_no_further_passes() -> None:
+    for method in (Moon(mu=0.0), Moon(first="none"), Moon(mu=0.0, term="l2")):
+        PASSES.clear()
+        reply = visit(alone(method, points(3, 20), train=TRAIN), 0, WeightsDown(GLOBAL))
+        assert len(PASSES) == reply.metrics["steps"]
+
+
+def test_the_received_and_the_remembered_model_stay_as_they_are() -> None:
+    net = build("lenet", (1, 16, 16), 3, "batch", width=0.5)
+    given = job(Moon(mu=5.0), federation([images(0, 9)]), net, train=TRAIN)
+    received, before = (net.init(torch.Generator().manual_seed(seed)) for seed in (1, 2))
+    copies = clone(received), clone(before)
+    visit(given, 0, WeightsDown(received), MoonMemory(before, None))
+    assert same(received, copies[0])
+    assert same(before, copies[1])
+
+
+def test_unlabeled_samples_take_part_in_the_term() -> None:
+    """No sample is confident, so the objective teaches nothing and only the term moves the model."""
+    never = FixMatch(threshold=1.0)
+    unlabeled = hide(points(3, 20))
+    still = visit(alone(Moon(never, mu=0.0), unlabeled), 0, WeightsDown(GLOBAL), MoonMemory(BEFORE, None))
+    moved = visit(alone(Moon(never, mu=1.0), unlabeled), 0, WeightsDown(GLOBAL), MoonMemory(BEFORE, None))
+    assert same(still.up.w, GLOBAL)
+    assert apart(moved.up.w, GLOBAL) > 1e-3
+    assert same({"top": moved.up.w["top.weight"]}, {"top": GLOBAL["top.weight"]})  # it acts below the classifier
+    assert moved.up.n == 20
+
+
+@pytest.mark.parametrize("place", ["client", "server"])
+def test_with_fixmatch_it_runs_wherever_the_labels_are(place: str) -> None:
+    shown, server = (5, None) if place == "client" else (0, points(9, 12))
+    data = federation([hide(points(k, 20), shown) for k in range(3)], server, points(8, 30), views=Noisy())
+    methods = [Moon(FixMatch(threshold=0.5), mu=mu) for mu in (5.0, 0.0)]
+    results = [play_all(job(method, data, small(), train=TRAIN)) for method in methods]
+    assert all(record.skipped == {} and record.clients == 3 for record in results[0].records)
+    assert finite(results[0].state.w)
+    assert apart(results[0].state.w, results[1].state.w) > 1e-4
+
+
+def test_the_server_trains_first_where_it_has_labels_and_without_the_term() -> None:
+    data = federation([hide(points(0, 20))], server=points(9, 12))
+    given = job(Moon(FixMatch(), mu=5.0), data, small(), train=TRAIN)
+    server = given.server(0, {})
+    begin = given.method.start(server)
+    state, downs = given.method.send(server, begin)
+    assert same(downs[0].w, fit(server, begin.w, FixMatch()).params)
+    assert same(downs[0].w, state.w)
+
+
+# Reductions.
+
+
+@pytest.mark.parametrize("objective", [Supervised(), FixMatch(threshold=0.4)], ids=["supervised", "fixmatch"])
+@pytest.mark.parametrize("net", ["dropout", "batch norm"])
+def test_without_the_term_it_is_fedavg_to_the_last_bit(net: str, objective: Any) -> None:
+    if net == "dropout":
+        chosen, clients = small(0.3), [hide(points(k, 20), 8) for k in range(4)]
+    else:
+        chosen, clients = build("lenet", (1, 16, 16), 3, "batch", width=0.5), [hide(images(k, 9), 5) for k in range(4)]
+    data = federation(clients, views=Noisy() if net == "dropout" else None)
+    options: dict[str, Any] = {"train": Training(batch=4, lr=0.05, optimizer="keep"), "cohort": 2, "rounds": 4}
+    plain = play_all(job(FedAvg(objective, "samples"), data, chosen, **options))
+    for method in (Moon(objective, mu=0.0), Moon(objective, mu=0.0, first="random"), Moon(objective, 0.0, term="l2")):
+        assert same(play_all(job(method, data, chosen, **options)).state.w, plain.state.w)
+    assert not same(play_all(job(Moon(objective, mu=1.0), data, chosen, **options)).state.w, plain.state.w)
+
+
+def test_the_first_round_is_fedavg_and_the_second_is_not() -> None:
+    mine, plain = ([*rounds(crowd(method, cohort=4))] for method in (Moon(), FedAvg(Supervised(), "samples")))
+    assert same(mine[0].state.w, plain[0].state.w)
+    assert not same(mine[1].state.w, plain[1].state.w)
+
+
+def test_a_remembered_model_that_is_the_received_one_teaches_nothing_at_first() -> None:
+    """With z_prev = z_glob both similarities are one and ℓ_con is log 2, whatever z."""
+    given = alone(Moon(mu=5.0), points(3, 20), train=TRAIN)
+    plain = visit(replace(given, method=Moon(mu=0.0)), 0, WeightsDown(GLOBAL)).up.w
+    assert apart(visit(given, 0, WeightsDown(GLOBAL), MoonMemory(GLOBAL, None)).up.w, plain) < 1e-6
+
+
+# A party's first visit.
+
+
+def test_a_first_visit_against_random_weights() -> None:
+    given = crowd(Moon(first="random"))
+    for k in (0, 1):
+        fresh = given.net.init(given.streams.at("init party", client=k))
+        found = visit(given, k, WeightsDown(GLOBAL)).up.w
+        assert same(found, visit(given, k, WeightsDown(GLOBAL), MoonMemory(fresh, None)).up.w)
+        assert not same(found, visit(replace(given, method=Moon()), k, WeightsDown(GLOBAL)).up.w)
+
+
+def test_every_party_has_random_weights_of_its_own_and_keeps_them() -> None:
+    given = crowd(Moon(first="random"))
+    drawn = [Moon(first="random")._first(given.client(r, k)) for r, k in ((0, 0), (3, 0), (0, 1))]
+    assert all(each is not None for each in drawn)
+    first, again, other = (each or {} for each in drawn)
+    assert same(first, again)
+    assert not same(first, other)
+    assert not same(first, given.server(0, {}).initial())
+
+
+# Memory.
+
+
+@pytest.mark.parametrize("lost", [0.0, 0.4])
+def test_a_party_remembers_the_model_it_last_trained_and_got_through(lost: float) -> None:
+    """Not drawn, or its upload lost: it stays with the model before."""
+    given = crowd(Moon(), rounds=10, faults=Faults(lost=lost), min_clients=0)
+    w, held = given.method.start(given.server(0, {})).w, dict[int, MoonMemory]()
+    gaps, dropped, came = 0, 0, dict[int, int]()
+    for moment in rounds(given):
+        r = moment.record.round
+        dropped += len(moment.record.skipped)
+        for k in set(given.sample(r)) - moment.record.skipped.keys():
+            gaps += k in came and came[k] < r - 1
+            came[k] = r
+            held[k] = MoonMemory(visit(given, k, WeightsDown(w), held.get(k), round=r).up.w, None)
+        assert moment.memories.keys() == held.keys()
+        assert all(same(moment.memories[k].w, held[k].w) for k in held)
+        w = moment.state.w
+    assert gaps > 2
+    assert (dropped > 0) == (lost > 0)
+
+
+def test_a_party_with_nothing_to_train_on_only_listens_and_keeps_its_model() -> None:
+    given = alone(Moon(), hide(points(0, 10)))
+    first = visit(given, 0, WeightsDown(GLOBAL))
+    assert first.up is first.memory is None
+    later = visit(given, 0, WeightsDown(GLOBAL), MoonMemory(BEFORE, None))
+    assert later.up is None
+    assert same(later.memory.w, BEFORE)
+
+
+def test_momentum_is_kept_if_told_to() -> None:
+    kept, reset = (play_all(crowd(Moon(), train=replace(TRAIN, optimizer=way))) for way in ("keep", "reset"))
+    assert all(memory.kept is not None for memory in kept.memories.values())
+    assert all(memory.kept is None for memory in reset.memories.values())
+    assert not same(kept.state.w, reset.state.w)
+
+
+# What is needed, and a run that stopped.
+
+OPTIONS: dict[str, Any] = {
+    "method": "moon",
+    "clients": 3,
+    "labels": "all",
+    "net": "lenet",
+    "rounds": 3,
+    "cohort": 2,
+    "batch": 16,
+    "workers": 0,
+}
+
+
+def test_a_network_without_features_is_refused(tmp_path: Path) -> None:
+    data = str(farm.write_images(tmp_path / "images.npz"))
+    with pytest.raises(TacitError) as caught:
+        tacit.run(out=tmp_path / "run", **OPTIONS | {"data": data, "net": "linear"})
+    assert str(caught.value) == "moon needs a network with features and linear has none: use --net lenet"
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("objective, needed", [(Supervised(), True), (FixMatch(), False)])
+def test_labels_are_needed_at_clients_if_the_objective_learns_from_nothing_else(objective: Any, needed: bool) -> None:
+    assert Moon(objective).needs.client_labels is needed
+    assert Moon(objective).needs.features
+
+
+def test_the_papers_network_has_its_head() -> None:
+    net = build("moon-cnn", (3, 32, 32), 10)
+    w, x = net.init(torch.Generator().manual_seed(0)), torch.randn(2, 3, 32, 32)
+    z, logits = net.features_and_logits(w, x)
+    assert net.size() == 92_626
+    assert z.shape == (2, 256)
+    assert torch.allclose(logits, functional.linear(z, w["fc.weight"], w["fc.bias"]), atol=1e-6)
+
+
+def remains(folder: Path) -> tuple[list[dict[str, Any]], bytes]:
+    """What a run leaves, without the time it took."""
+    records = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    return [record | {"seconds": 0} for record in records], (folder / "model.safetensors").read_bytes()
+
+
+def test_a_run_that_stopped_goes_on_with_the_same_bits(tmp_path: Path) -> None:
+    data = str(farm.write_images(tmp_path / "images.npz", 60, 15))
+    settings = OPTIONS | {"data": data, "train.optimizer": "keep", "engine.memory_mb": 1e-6, "method.mu": 5.0}
+    tacit.run(out=tmp_path / "alone", **settings)
+    played = Experiment.create(configs.from_options(settings), tmp_path / "run").rounds()
+    next(played)
+    played.close()  # type: ignore[attr-defined]
+    tacit.resume(tmp_path / "run")
+    assert remains(tmp_path / "run") == remains(tmp_path / "alone")
