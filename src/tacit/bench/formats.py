@@ -22,17 +22,20 @@ LATEX = {
 
 
 def to_markdown(sheet: Sheet) -> str:
-    """A table per column, with every spread, and the notes below."""
+    """A table per column of which something is done, with every spread, and the notes below."""
     parts = [f"**{_plain(sheet.title)}**"] + ([_plain(sheet.about)] if sheet.about else [])
     heads = ("", "seeds", *HEADS, *COSTS)
-    for block in sheet.blocks:
+    begun = [block for block in sheet.blocks if any(line.ours for line in block.lines)]
+    for block in begun:
         lines = ["| " + " | ".join([_plain(block.title), *heads[1:]]) + " |", "|---|" + "--:|" * (len(heads) - 1)]
         for line in block.lines:
             cells = [_plain(line.name), _seeds(line), *line.reached(), *line.costs()]
             lead = line.ours is not None and line.ours.leads
             lines.append("| " + " | ".join(f"**{cell}**" if lead else cell for cell in cells) + " |")
         parts.append("\n".join(lines))
-    return "\n\n".join([*parts, "  \n".join(_plain(note) for note in sheet.notes)]) + "\n"
+    if rest := [_plain(block.title) for block in sheet.blocks if block not in begun]:
+        parts.append(f"Not run yet: {'; '.join(rest)}. `tacit bench run {sheet.name}` does.")
+    return "\n\n".join([*parts, *(["  \n".join(_plain(note) for note in sheet.notes)] if begun else [])]) + "\n"
 
 
 def _plain(text: str) -> str:
