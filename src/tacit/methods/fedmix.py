@@ -91,7 +91,7 @@ class FedMixMemory:
 
 @dataclass(frozen=True)
 class NaiveMix:
-    """Mixup with the means of all clients: (1 - λ)·x + λ·x̄, labels likewise."""
+    """Mixup with the means of all clients: (1 - λ)·x + λ·mean, labels likewise."""
 
     lam: Probability = 0.1  # λ: share of the mean
     group: Natural = 0  # M_k: samples in a mean; 0: all of a client's, one mean for each client

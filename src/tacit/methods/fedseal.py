@@ -77,7 +77,7 @@ class FedSeal:
     listen: Literal["all", "sampled"] = "all"  # who hears w^t: every client in every round, or those that train
     negative: bool = True  # learn from complementary labels too
     threshold: Probability | None = None  # one for all classes, instead of those of Eq. 5
-    labels: Literal["hard", "soft"] = "hard"  # targets of the positive loss: y⁺ or p̄
+    labels: Literal["hard", "soft"] = "hard"  # targets of the positive loss: y⁺, or the mean confidences
     weights: Weights = "uniform"  # of the clients in the average
     view: View = "weak"  # how the server augments its labeled images
 
