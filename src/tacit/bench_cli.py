@@ -26,7 +26,7 @@ RUNS = Path("runs/bench")
 
 @app.command("ls")
 def list_benchmarks() -> None:
-    """List the benchmarks: name, title, number of cells, and how many of them have kept results."""
+    """List the benchmarks: name, title, number of cells in the file, and how many have kept results."""
     from tacit.bench import cells, files, keep
 
     table = Table(box=None, padding=(0, 2, 0, 0))
@@ -34,13 +34,15 @@ def list_benchmarks() -> None:
         table.add_column(head, justify="left" if head in ("name", "title") else "right", no_wrap=head == "name")
     for path in files.names().values():
         benchmark = files.read(path)
-        found = cells.spots(benchmark)
-        kept = [len(keep.of_kept(found, keep.read(keep.path_of(benchmark, False))))]
-        if benchmark.quick is not None:
-            small = cells.spots(benchmark, quick=True)
-            kept.append(len(keep.of_kept(small, keep.read(keep.path_of(benchmark, True)))))
-        told = f"{kept[0] or '–'}" + (f", quick {kept[1]}" if kept[1:] and kept[1] else "")
-        table.add_row(escape(benchmark.name), escape(benchmark.title), str(len(found)), told)
+        # Only where something is kept are cells planned, which takes a while.
+        files_kept = {quick: keep.path_of(benchmark, quick) for quick in (False, True)}
+        kept = {
+            quick: len(keep.of_kept(cells.spots(benchmark, quick), keep.read(path)))
+            for quick, path in files_kept.items()
+            if path.exists()
+        }
+        told = f"{kept.get(False) or '–'}" + (f", quick {kept[True]}" if kept.get(True) else "")
+        table.add_row(escape(benchmark.name), escape(benchmark.title), str(benchmark.size), told)
     Console().print(table)
 
 

@@ -28,7 +28,7 @@ def test_from_the_file_to_the_page(shell: Shell, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(files, "folder", lambda: shell.folder)
     listed = shell("bench", "ls")
     assert (listed.code, listed.err) == (0, "")
-    assert listed.lines[1].split() == ["small-table", "A", "small", "table", "5", "–"]
+    assert listed.lines[1].split() == ["small-table", "A", "small", "table", "3", "–"]
 
     ran = shell("bench", "run", "small_table", "--seeds", "0,1", "--column", "iid")
     assert (ran.code, ran.err) == (0, "")
@@ -47,7 +47,7 @@ def test_from_the_file_to_the_page(shell: Shell, monkeypatch: pytest.MonkeyPatch
     kept = shell("bench", "keep", "small-table")
     assert kept.out == f"3 of 5 cells kept: {shell.folder / 'results/small-table.json'}\n"
     assert len(json.loads((shell.folder / "results/small-table.json").read_text())["cells"]["iid"]) == 3
-    assert shell("bench", "ls").lines[1].split()[-2:] == ["5", "3"]
+    assert shell("bench", "ls").lines[1].split()[-2:] == ["3", "3"]
     markdown = shell("bench", "table", "small-table", "--format", "markdown")
     elsewhere = shell("bench", "table", "small-table", "--format", "markdown", "--out", "nowhere")
     assert markdown.out == elsewhere.out, "kept results stand in for runs"

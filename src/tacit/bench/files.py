@@ -98,6 +98,12 @@ class Benchmark:
         """What people call it; `-` in place of `_`."""
         return self.path.stem.replace("_", "-")
 
+    @property
+    def size(self) -> int:
+        """How many cells the file describes; bounds are added to these."""
+        rows, columns = self.rows.values(), self.columns
+        return sum(row.columns is None or column in row.columns for row in rows for column in columns)
+
     def tree(self, column: Column, row: Row | None, quick: bool) -> Tree:
         """The settings of a cell, or those that all cells of a column have in common."""
         return merged(self.settings, column.settings, row.settings if row else {}, (self.quick or {}) if quick else {})
