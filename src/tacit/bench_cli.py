@@ -16,7 +16,7 @@ app = typer.Typer(
 )
 
 Name = Annotated[str, typer.Argument(help="Of `tacit bench ls`, or the path of a TOML file of one's own.")]
-Quick = Annotated[bool, typer.Option("--quick", help="The reduced scale of the file's section [quick].")]
+Quick = Annotated[bool, typer.Option("--quick", help="The reduced scale that the file describes under quick.")]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any setting of all cells.")]
 Out = Annotated[Path, typer.Option(help="Where the runs are.")]
 Only = Annotated[list[str] | None, typer.Option(metavar="ROW", help="Only this row; may be repeated.")]

@@ -52,7 +52,8 @@ def _refuse_unmet_needs(config: Config, job: Job) -> None:
     needs, name, federation = job.method.needs, config.method_name, job.federation
     labels_at_clients = bool((federation.pool.y >= 0).any())
     if needs.client_labels and not labels_at_clients:
-        other = ", or an objective that learns without labels, such as fixmatch" if "supervised" in name else ""
+        choice = getattr(getattr(job.method, "objective", None), "labels_only", False)
+        other = ", or an objective that learns without labels, such as +fixmatch" if choice else ""
         raise TacitError(
             f"{name} needs labels at the clients and these have none: set data.labels to client, some or all{other}"
         )

@@ -333,7 +333,8 @@ def test_a_sample_alone_is_never_sent_unless_forced(group: int) -> None:
 def test_groups_of_one_are_refused_unless_forced(kind: Any) -> None:
     with pytest.raises(TacitError) as caught:
         kind(group=1)
-    assert str(caught.value) == ("method.group = 1 sends the samples themselves: choose 2 or more, or set method.force")
+    said = "method.group = 1 sends the samples themselves: choose 2 or more, or --set method.force=true"
+    assert str(caught.value) == said
     found = sent(kind(group=1, force=True), points(0, 5))
     assert found is not None
     assert sorted(found.x.tolist()) == sorted(points(0, 5).x.tolist())

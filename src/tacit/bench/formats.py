@@ -34,7 +34,7 @@ def to_markdown(sheet: Sheet) -> str:
             lines.append("| " + " | ".join(f"**{cell}**" if lead else cell for cell in cells) + " |")
         parts.append("\n".join(lines))
     if rest := [_plain(block.title) for block in sheet.blocks if block not in begun]:
-        parts.append(f"Not run yet: {'; '.join(rest)}. `tacit bench run {sheet.name}` does.")
+        parts.append(f"Not run yet: {'; '.join(rest)}. `tacit bench run {sheet.call}` does.")
     return "\n\n".join([*parts, *(["  \n".join(_plain(note) for note in sheet.notes)] if begun else [])]) + "\n"
 
 

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tacit.bench import files
 from tacit.bench.cells import Spot
 from tacit.bench.files import Benchmark
 from tacit.bench.keep import Place, Seeds
@@ -82,6 +83,7 @@ class Sheet:
     about: str
     blocks: list[Block]
     doubts: list[str]  # the footnotes, in the order of their numbers
+    call: str  # what to run it by: a name, or the path of one's own file
 
     @property
     def notes(self) -> list[str]:
@@ -109,7 +111,8 @@ def build(benchmark: Benchmark, found: Sequence[Spot], measured: Mapping[Place, 
             blocks.append(Block(column.name, column.title, _lines(benchmark, here, measured)))
     title = f"{benchmark.title} ({QUICK})" if quick else benchmark.title
     doubts = [doubt.why for doubt in benchmark.doubts]
-    return Sheet(benchmark.name, title, benchmark.paper, benchmark.about, blocks, doubts)
+    call = benchmark.name if benchmark.name in files.names() else str(benchmark.path)
+    return Sheet(benchmark.name, title, benchmark.paper, benchmark.about, blocks, doubts, call)
 
 
 def _lines(benchmark: Benchmark, here: Sequence[Spot], measured: Mapping[Place, Seeds]) -> list[Line]:

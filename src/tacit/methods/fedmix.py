@@ -105,7 +105,9 @@ class NaiveMix:
     def __post_init__(self) -> None:
         """Refuse to send samples as they are."""
         if self.group == 1 and not self.force:
-            raise TacitError("method.group = 1 sends the samples themselves: choose 2 or more, or set method.force")
+            raise TacitError(
+                "method.group = 1 sends the samples themselves: choose 2 or more, or --set method.force=true"
+            )
 
     def start(self, server: ServerContext) -> FedMixState:
         """Initialize w_0; there are no means yet."""
