@@ -376,6 +376,8 @@ def test_without_a_cap_lambda_grows_until_round_100() -> None:
 
 def test_a_lambda_that_starts_above_the_cap_stays() -> None:
     assert [FedSeal(lambda_start=2.0).weight(r) for r in (0, 7)] == [2.0, 2.0]
+    assert FedSeal(lambda_decay=1e-200).weight(2) == 1
+    assert FedSeal(lambda_decay=1e-200, lambda_start=0.0).weight(2) == 0
 
 
 # Step 1: the server.
