@@ -54,7 +54,7 @@ endef
 
 .venv/.installed-dev: pyproject.toml constraints.txt
 	$(call environment,.venv)
-	@$(PY) $(PIP) -e '.[dev]'
+	@$(PY) $(PIP) -e '.[dev,flower]'
 	@touch .venv/.installed-run $@
 
 .venv-peers/.installed: pyproject.toml constraints.txt

@@ -154,7 +154,7 @@ def run(
     set: Set = None,
     workers: Annotated[int | None, typer.Option(help="Worker processes; one per core when not given.")] = None,
     device: Annotated[str | None, typer.Option(help="Torch device.")] = None,
-    engine: Annotated[str | None, typer.Option(help="local")] = None,
+    engine: Annotated[str | None, typer.Option(help="local, or flower: its simulation on Ray.")] = None,
     seed: Seed = None,
     out: Out = None,
     quiet: Quiet = False,

@@ -35,6 +35,7 @@ from tacit.engines.memory import Memories, write_durably
 from tacit.errors import TacitError
 from tacit.params import Params
 from tacit.prepare import build_job
+from tacit.simulation import simulation
 
 
 @dataclass(frozen=True)
@@ -109,21 +110,26 @@ class Experiment:
             raise TacitError(f"the data is not the same as when {folder} was started: restore it, or start a new run")
         return cls(config, folder, job, split)
 
-    def rounds(self) -> Iterator[Record]:
-        """Play the rounds that are left. Closing the iterator at any time leaves a run that can be resumed."""
+    def rounds(self, courier: Courier | None = None) -> Iterator[Record]:
+        """Play the rounds that are left. Closing the iterator at any time leaves a run that can be resumed.
+
+        A courier that is given stays its owner's; its clients may keep their memories themselves, and these know of
+        the last rounds only, so that every round is saved.
+        """
         with ExitStack() as stack:
             lock = stack.enter_context(locked(self.folder))
             stack.enter_context(one_thread())
             position, length = self._restore()
             log = stack.enter_context(_open_log(self.folder / "rounds.jsonl", length))
-            courier = stack.enter_context(closing(self._courier(lock)))
+            every = 1 if courier else self.config.log.checkpoint_every
+            courier = courier or stack.enter_context(closing(self._courier(lock)))
             saved = logged = position.round
             try:
                 for record in play(self.job, courier, position):
                     log.write(line(record).encode())
                     logged = position.round
                     self._note_errors(record.round, record.details)
-                    if position.round % self.config.log.checkpoint_every == 0 or position.round == self.job.rounds:
+                    if position.round % every == 0 or position.round == self.job.rounds:
                         self._save(position, log)
                         saved = position.round
                     yield record
@@ -168,6 +174,8 @@ class Experiment:
     def _courier(self, lock: IO[bytes]) -> Courier:
         engine = self.config.engine
         workers = (os.cpu_count() or 1) if engine.workers is None else engine.workers
+        if engine.name == "flower":
+            return simulation(self.job, self.config, max(1, workers))
         if not workers:
             return InlineCourier(self.job, engine.strict)
         return LocalCourier(self.job, workers, private=[lock])

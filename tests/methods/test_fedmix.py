@@ -672,7 +672,7 @@ def test_samples_of_others_are_shown_in_simulations_only(tmp_path: Path) -> None
     data = str(farm.write_images(tmp_path / "images.npz", 60, 15))
     config = configs.from_options(OPTIONS | {"method": "globalmix", "data": data})
     prepare.build_job(config)
-    elsewhere = replace(config.engine, name="flower")  # type: ignore[arg-type]
+    elsewhere = replace(config.engine, name="flower")
     with pytest.raises(TacitError) as caught:
         prepare.build_job(replace(config, engine=elsewhere))
     assert str(caught.value) == (
