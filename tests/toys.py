@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tacit.data.sources import Source
 from tacit.engines.inline import InlineCourier
 from tacit.engines.loop import Arrived, Courier, Job, Position, Record, play
 from tacit.engines.memory import Memories
@@ -61,6 +62,12 @@ def images(seed: int, n: int, classes: int = 3, side: int = 16) -> Samples:
     for row in range(n):
         x[row, 0, int(y[row]) * side // classes :][: side // classes] += 150
     return Samples(x.to(torch.uint8), y)
+
+
+def text() -> Source:
+    """A data set of texts of six characters, under the name of a real one."""
+    x, y = torch.zeros(30, 6, dtype=torch.uint8), torch.arange(30) % 3
+    return Source("shakespeare", x, y, x, y, ("a", "b", "c"), (), (), flip=False, text=True)
 
 
 def hide(given: Samples, shown: int = 0) -> Samples:

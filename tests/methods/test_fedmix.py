@@ -44,7 +44,21 @@ from tacit.nets import build
 from tacit.objectives import Mixup, Supervised
 from tacit.params import Params
 from tests.engines import farm
-from tests.toys import Moment, apart, federation, hide, images, job, linear, play_all, points, rounds, same, visit
+from tests.toys import (
+    Moment,
+    apart,
+    federation,
+    hide,
+    images,
+    job,
+    linear,
+    play_all,
+    points,
+    rounds,
+    same,
+    text,
+    visit,
+)
 
 TRAIN = Training(epochs=2, batch=6, lr=0.1)
 FAMILY = [NaiveMix, FedMix, GlobalMix]
@@ -657,9 +671,7 @@ OPTIONS: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", ["fedmix", "naivemix", "localmix", "globalmix"])
 def test_text_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    x, y = torch.zeros(30, 6, dtype=torch.uint8), torch.arange(30) % 3
-    text = sources.Source("shakespeare", x, y, x, y, ("a", "b", "c"), (), (), flip=False, text=True)
-    monkeypatch.setattr(sources, "load", lambda *of: text)
+    monkeypatch.setattr(sources, "load", lambda *of: text())
     config = configs.from_options(OPTIONS | {"method": name, "data": "shakespeare", "net": "lstm"})
     with pytest.raises(TacitError) as caught:
         prepare.build_job(config)

@@ -10,12 +10,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from tacit import config as configs
+from tacit import prepare
 from tacit.averaging import WeightsDown, WeightsUp, before_rounds
+from tacit.data import sources
 from tacit.engines import checkpoint
 from tacit.engines.faults import Faults
 from tacit.engines.inline import InlineCourier
 from tacit.engines.loop import Job, Position, play
 from tacit.engines.memory import Memories
+from tacit.errors import TacitError
 from tacit.federation import Samples
 from tacit.learn import Batch, fit, predict
 from tacit.losses import confident
@@ -25,7 +29,21 @@ from tacit.nets import build
 from tacit.objectives import Supervised
 from tacit.objectives.parts import beta_shares
 from tacit.params import Params, mean
-from tests.toys import Identity, apart, federation, hide, images, job, linear, play_all, points, rounds, same, visit
+from tests.toys import (
+    Identity,
+    apart,
+    federation,
+    hide,
+    images,
+    job,
+    linear,
+    play_all,
+    points,
+    rounds,
+    same,
+    text,
+    visit,
+)
 
 TRAIN = Training(epochs=2, batch=6, lr=0.1)
 SURE = 0.5  # a threshold that an untrained linear model reaches for some samples and not for all
@@ -319,6 +337,17 @@ def test_a_client_that_only_listened_keeps_what_it_had() -> None:
 
 def test_it_needs_labels_at_the_server() -> None:
     assert SemiFl().needs.server_labels
+
+
+def test_text_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "load", lambda *of: text())
+    options = {"data": "shakespeare", "net": "lstm", "clients": 3, "labels": "server", "per_class": 2}
+    prepare.build_job(configs.from_options(options | {"method": "ssfl"}))
+    with pytest.raises(TacitError) as caught:
+        prepare.build_job(configs.from_options(options | {"method": "semifl"}))
+    assert str(caught.value) == (
+        "semifl mixes images and shakespeare is text: use fedavg+fixmatch or another that does not"
+    )
 
 
 def finished(task: Job, folder: Path, stop: int | None = None) -> bytes:
