@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from tacit import params
+from tacit.averaging import logged
 from tacit.learn import Batch, Cost, Part, Trained, fit_in_turns, loss_on, predict
 from tacit.losses import agreement_labels, cross_entropy, divergence, weighted_mean
 from tacit.method import (
@@ -206,9 +207,7 @@ class FedMatch:
             "sigma": Part(state.common.sigma, self._supervised(slowed)),
             "psi": Part(state.common.psi, _nothing),
         }
-        trained = fit_in_turns(slowed, turns, labels_only=True)["sigma"]
-        for name, value in trained.metrics.items():
-            server.log(name, value)
+        trained = logged(server, fit_in_turns(slowed, turns, labels_only=True)["sigma"])
         common = Pair(trained.params, state.common.psi)
         rates = state.rates | {SERVER: self._next_rate(server, state, SERVER, theta(common))}
         return replace(state, common=common, rates=rates)

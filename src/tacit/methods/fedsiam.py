@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tacit import params
-from tacit.averaging import Weights, before_rounds
+from tacit.averaging import Weights, before_rounds, logged
 from tacit.learn import Kept, Trained, Visit, epoch_steps, fit
 from tacit.losses import Distance, ramp_up
 from tacit.method import ClientContext, Count, Holder, Natural, Needs, NonNegative, Probability, Reply, ServerContext
@@ -177,8 +177,7 @@ class FedSiamPi:
         if not len(server.samples):
             return state
         pair, trained, own = self._learn(server, state.common, state.own)
-        for name, value in trained.metrics.items():
-            server.log(name, value)
+        logged(server, trained)
         return replace(state, common=pair, own=own)
 
     def _learn(self, holder: Holder, start: Pair, memory: FedSiamMemory | None) -> tuple[Pair, Trained, FedSiamMemory]:
