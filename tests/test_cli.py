@@ -298,7 +298,7 @@ def test_resume_goes_on_and_a_finished_run_is_only_reported(shell: Shell) -> Non
     config = configs.make(configs.read(Path("alone/config.toml")))
     rounds = Experiment.create(config, Path("mine")).rounds()
     next(rounds)
-    rounds.close()  # type: ignore[attr-defined]
+    rounds.close()
     said = shell("resume", "mine", "--json")
     assert said.code == 0
     assert [strict_json(line).get("round") for line in said.lines] == [1, None]

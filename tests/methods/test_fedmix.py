@@ -717,7 +717,7 @@ def test_a_run_that_stopped_goes_on_with_the_same_bits(tmp_path: Path, name: str
     started = Experiment.create(configs.from_options(settings), tmp_path / "run").rounds()
     for _ in range(played):
         next(started)
-    started.close()  # type: ignore[attr-defined]
+    started.close()
     tacit.resume(tmp_path / "run")
     assert remains(tmp_path / "run") == remains(tmp_path / "alone")
     assert finite(torch.tensor(remains(tmp_path / "run")[0][-1]["loss"]))

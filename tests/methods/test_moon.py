@@ -376,6 +376,6 @@ def test_a_run_that_stopped_goes_on_with_the_same_bits(tmp_path: Path) -> None:
     tacit.run(out=tmp_path / "alone", **settings)
     played = Experiment.create(configs.from_options(settings), tmp_path / "run").rounds()
     next(played)
-    played.close()  # type: ignore[attr-defined]
+    played.close()
     tacit.resume(tmp_path / "run")
     assert remains(tmp_path / "run") == remains(tmp_path / "alone")
