@@ -52,6 +52,7 @@ from tests.toys import (
     images,
     job,
     linear,
+    normed,
     point,
     points,
     quadratics,
@@ -155,7 +156,7 @@ def test_momentum_is_forgotten_unless_kept() -> None:
 
 
 def test_training_leaves_its_arguments_alone() -> None:
-    net = build("lenet", (1, 16, 16), 3, "batch", width=0.5)
+    net = normed()
     train = Training(batch=6, optimizer="keep", buffers="keep")
     holder = client(images(0, 12), net, train)
     begin = start(net)
@@ -576,10 +577,6 @@ def test_dropout_is_reproducible_and_does_not_disturb_the_global_generator() -> 
 # BatchNorm statistics: averaged, kept or recomputed.
 
 
-def normed() -> Net:
-    return build("lenet", (1, 16, 16), 3, "batch", width=0.5)
-
-
 def statistics(net: Net, model: Mapping[str, Tensor]) -> Params:
     return {name: model[name] for name in net.buffers}
 
@@ -698,7 +695,7 @@ def test_a_batch_that_is_not_for_a_set_leaves_it_and_its_momentum_alone() -> Non
 
 @pytest.mark.parametrize("labels_only", [True, False])
 def test_a_single_set_is_trained_as_ever_to_the_last_bit(labels_only: bool) -> None:
-    net = build("lenet", (1, 16, 16), 3, "batch", width=0.5)
+    net = normed()
     train = Training(epochs=2, batch=3, lr=0.1, weight_decay=0.01, nesterov=True, clip=1.0)
     holder, begin = client(hide(images(0, 13), 8), net, train), start(net)
     before, visit = clone(begin), SUPERVISED.visit(holder, begin, {})

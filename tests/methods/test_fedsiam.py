@@ -16,11 +16,9 @@ from torch.nn import functional
 
 import tacit
 from tacit import catalog, cli, params
-from tacit.config import from_options
 from tacit.engines.faults import Faults
 from tacit.engines.loop import Job
 from tacit.engines.wire import finite
-from tacit.experiment import Experiment
 from tacit.federation import Samples
 from tacit.learn import batches
 from tacit.method import Training
@@ -759,17 +757,9 @@ def test_a_run_that_is_gone_on_with_has_the_bits_of_one_that_was_left_alone(tmp_
         "workers": 0,
         "train.optimizer": "keep",
     }
-    alone = tacit.run(out=tmp_path / "alone", **options)
-    begun = Experiment.create(from_options(options), tmp_path / "run").rounds()
-    for _ in range(3):
-        next(begun)
-    begun.close()
-    again = tacit.resume(tmp_path / "run")
-    assert alone.params is not None
-    assert again.params is not None
-    assert same(alone.params, again.params)
-    without_time = [[{**record, "seconds": 0} for record in run.history] for run in (alone, again)]
-    assert without_time[0] == without_time[1]
+    tacit.run(out=tmp_path / "alone", **options)
+    farm.stop_and_go_on(options, tmp_path / "run", 3)
+    assert farm.remains(tmp_path / "run") == farm.remains(tmp_path / "alone")
 
 
 # Settings.
