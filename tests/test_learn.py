@@ -203,11 +203,6 @@ def test_the_correction_by_hand() -> None:
     assert walk(correction={"p": torch.tensor([0.5], dtype=torch.float64)}) == pytest.approx(0.715, abs=1e-12)
 
 
-def test_an_extra_term_by_hand() -> None:
-    # the extra term 3·p adds 3 to each gradient: 1 - 0.1·4 = 0.6; 0.6 - 0.1·3.6 = 0.24
-    assert walk(extra=lambda w, batch: 3 * w["p"].sum()) == pytest.approx(0.24, abs=1e-12)
-
-
 def test_the_order_of_terms_by_hand() -> None:
     # From p = 2 with a = 5, one step: gradient 10 and no pull yet, clipped to 1; + 0.5 correction; + 0.1·2 weight decay
     terms: dict[str, Any] = {"prox": 3.0, "correction": {"p": torch.tensor([0.5], dtype=torch.float64)}}
@@ -223,11 +218,21 @@ def test_the_proximal_term_is_the_gradient_of_half_mu_times_the_squared_distance
     holder = client(images(0, 20), net, Training(epochs=2, batch=6, lr=0.05, momentum=0.9))
     begin = start(net)
 
-    def half_mu_squared_distance(w: Params, batch: Batch) -> Tensor:
-        total: Tensor = sum((w[name] - begin[name]).square().sum() for name in net.trainable)  # type: ignore[assignment]
-        return 0.5 * 3.0 * total
+    class Added:
+        """The distance as a part of the cost."""
 
-    added = fit(holder, begin, SUPERVISED, extra=half_mu_squared_distance).params
+        labels_only = True
+
+        def visit(self, holder: Holder, received: Params, kept: Mapping[str, Tensor]) -> Visit:
+            first = SUPERVISED.visit(holder, received, kept).cost
+
+            def cost(w: Params, batch: Batch) -> Cost:
+                distance = torch.stack([(w[name] - begin[name]).square().sum() for name in net.trainable]).sum()
+                return Cost(first(w, batch).total + 0.5 * 3.0 * distance)
+
+            return Visit(cost)
+
+    added = fit(holder, begin, Added()).params
     pulled = fit(holder, begin, SUPERVISED, prox=3.0).params
     assert apart(pulled, added) < 1e-6
     assert apart(pulled, fit(holder, begin, SUPERVISED).params) > 1e-3

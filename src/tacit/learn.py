@@ -91,7 +91,6 @@ def fit(
     kept: Kept | None = None,
     prox: float = 0.0,
     correction: Params | None = None,
-    extra: Callable[[Params, Batch], Tensor] | None = None,
     mixed: int = 0,
 ) -> Trained:
     """Train `start` on what the holder has, by its settings.
@@ -103,22 +102,16 @@ def fit(
         kept: what the last visit returned, if this is not the first.
         prox: μ of the proximal term μ/2·‖w - start‖².
         correction: added to every gradient (SCAFFOLD's c - c_i), for the trainable parameters.
-        extra: a further term of the loss.
         mixed: see `batches`.
     """
     train, net, kept = holder.train, holder.net, kept or Kept()
     if train.buffers == "keep" and kept.buffers is not None:
         start = start | kept.buffers
     visit = objective.visit(holder, start, kept.objective)
-
-    def cost(w: Params, batch: Batch) -> Cost:
-        own = visit.cost(w, batch)
-        return own if extra is None else Cost(own.total + extra(w, batch), own.metrics, own.guesses)
-
     run = _Descent(holder, start, kept.velocity if train.optimizer == "keep" else None, prox, correction)
     with seeded(holder.stream("layers"), holder.device):
         for batch in batches(holder, objective.labels_only, mixed=mixed):
-            run.step(cost(run.w, batch))
+            run.step(visit.cost(run.w, batch))
             visit.after_step(run.w)
     w = params.clone(run.w)
     velocity = run.velocity if train.optimizer == "keep" else None

@@ -117,6 +117,28 @@ def test_local_training_by_hand(term: Any, mu: float, tau: float, n: int) -> Non
     assert found.n == n
 
 
+@pytest.mark.parametrize("term", ["contrast", "l2"])
+def test_the_second_term_is_logged_on_its_own(term: Any) -> None:
+    """Two steps: at the first z is z_glob, at the second where one step by hand leads; not times μ."""
+    data, train = points(3, 7), Training(steps=2, batch=8, lr=0.2, momentum=0.0)
+    given = alone(Moon(mu=5.0, term=term), data, train=train)
+    logged = visit(given, 0, WeightsDown(GLOBAL), MoonMemory(BEFORE, None)).metrics
+    z_glob, z_prev = represent(GLOBAL, data.x), represent(BEFORE, data.x)
+    seen = [represent(w, data.x) for w in (GLOBAL, by_hand(data, 5.0, 0.5, term, 0.2, 1))]
+    if term == "l2":
+        expected = [float((z - z_glob).norm(dim=1).mean()) for z in seen]
+    else:
+        near, far = ([torch.cosine_similarity(z, o) / 0.5 for z in seen] for o in (z_glob, z_prev))
+        expected = [float((1 + (b - a).exp()).log().mean()) for a, b in zip(near, far, strict=True)]
+    assert logged[f"loss_{term}"] == pytest.approx(sum(expected) / 2, rel=1e-5)
+
+
+def test_where_there_is_no_second_term_none_is_logged() -> None:
+    for method, memory in ((Moon(), None), (Moon(mu=0.0), MoonMemory(BEFORE, None))):
+        logged = visit(alone(method, points(3, 7)), 0, WeightsDown(GLOBAL), memory).metrics
+        assert logged.keys() == {"loss_supervised", "steps"}
+
+
 def test_temperature_matters() -> None:
     models = [
         visit(alone(Moon(temperature=tau), points(3, 7)), 0, WeightsDown(GLOBAL), MoonMemory(BEFORE, None)).up.w
