@@ -28,7 +28,6 @@ from tacit.methods.fedmatch import (
     FedMatchMemory,
     FedMatchState,
     FedMatchUp,
-    Neighbours,
     Pair,
     Rate,
     theta,
@@ -36,6 +35,7 @@ from tacit.methods.fedmatch import (
 from tacit.methods.server_only import ServerOnly
 from tacit.nets import Net, build
 from tacit.objectives import Supervised
+from tacit.objectives.inter_client import Neighbours
 from tacit.params import Params, patch, sparsify, zeros_like
 from tests.objectives.bench import EYE, FLIPPED, Scaled
 from tests.toys import (
