@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "own": "errors",
     "nets": "nets errors own params random",
     "method": "federation nets params random",
-    "learn": "errors federation method nets params random",
+    "learn": "errors federation learn method nets params random",
     "objectives": "federation learn losses method nets objectives params random",
     "averaging": "learn method params",
     "data": "data errors federation random",

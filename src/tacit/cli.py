@@ -100,7 +100,8 @@ def show(method: Annotated[str, typer.Argument(help="fedavg, fedavg+fixmatch, my
         for item in settings(kind):
             if item.name != "objective":
                 default = json.dumps(item.default, default=str)
-                table.add_row(f"{section}.{item.name}", escape(default), escape(item.comment))
+                words = f"\n[dim]{escape(' | '.join(item.words))}[/dim]" if item.words else ""
+                table.add_row(f"{section}.{item.name}", escape(default), escape(item.comment) + words)
         console.print(table)
         if presets := getattr(kind, "PRESETS", None):
             console.print(f"method.preset: {', '.join(presets)}", highlight=False, markup=False)

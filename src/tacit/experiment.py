@@ -13,7 +13,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
@@ -110,8 +110,8 @@ class Experiment:
             raise TacitError(f"the data is not the same as when {folder} was started: restore it, or start a new run")
         return cls(config, folder, job, split)
 
-    def rounds(self, courier: Courier | None = None) -> Iterator[Record]:
-        """Play the rounds that are left. Closing the iterator at any time leaves a run that can be resumed.
+    def rounds(self, courier: Courier | None = None) -> Generator[Record, None, None]:
+        """Play the rounds that are left. Closing the generator at any time leaves a run that can be resumed.
 
         A courier that is given stays its owner's; its clients may keep their memories themselves, and these know of
         the last rounds only, so that every round is saved.
