@@ -154,7 +154,8 @@ def check(kind: type, values: Mapping[str, Any], path: str, hidden: Iterable[str
             reason = "; ".join(dict.fromkeys(problem["msg"] for problem in error.errors()))
             reason = reason.replace("Input should", "it should")
             raise TacitError(f"{where} = {value!r} is not possible: {reason}") from error
-        if isinstance(checked[name], float) and not math.isfinite(checked[name]):
+        number = isinstance(checked[name], (int, float)) and not isinstance(checked[name], bool)
+        if number and (isinstance(value, bool) or not math.isfinite(checked[name])):
             raise TacitError(f"{where} = {value!r} is not possible: it should be a finite number")
     return checked
 

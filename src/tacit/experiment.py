@@ -98,7 +98,10 @@ class Experiment:
         """A run that was started before, on the same data as then; another engine may carry the rest of it."""
         if not (folder / "config.toml").exists():
             raise TacitError(f"{folder} holds no run: give the folder a run was started in")
-        config = configs.make(configs.read(folder / "config.toml"))
+        given = configs.read(folder / "config.toml")
+        if missing := sorted({"seed", "data", "train", "log"} - given.keys()):
+            raise TacitError(f"{folder / 'config.toml'} is not whole, it has no {missing[0]}: start a new run")
+        config = configs.make(given)
         config = replace(config, engine=engine or config.engine)
         try:
             about = json.loads((folder / "split.json").read_text(encoding="utf-8"))
@@ -146,21 +149,29 @@ class Experiment:
 
     def result(self) -> Result:
         """What a finished run came to."""
-        log = self.folder / "rounds.jsonl"
-        lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
-        if len(lines) < self.job.rounds:
+        records = self._records(self.job.rounds)
+        if len(records) < self.job.rounds:
             raise TacitError(f"{self.folder} is not finished: go on with `tacit resume {self.folder}`")
         model = self.folder / "model.safetensors"
         params = load_file(model) if model.exists() else None
-        return Result(self.config, [json.loads(line) for line in lines], params, self.job)
+        return Result(self.config, records, params, self.job)
 
     def traffic(self) -> int:
         """Bytes of all rounds in the log so far, both ways."""
-        log = self.folder / "rounds.jsonl"
-        records = map(
-            json.loads, log.read_text(encoding="utf-8").splitlines()[: self.finished_rounds()] if log.exists() else []
-        )
+        records = self._records(self.finished_rounds())
         return sum(record["bytes_up"] + record["bytes_down"] for record in records)
+
+    def _records(self, count: int) -> list[dict[str, Any]]:
+        """The first so many rounds in the log, which may end in the middle of a later one."""
+        log = self.folder / "rounds.jsonl"
+        try:
+            lines = log.read_bytes().splitlines()[:count] if log.exists() else []
+            records = [json.loads(line) for line in lines]
+            if not all(isinstance(record, dict) and "bytes_up" in record for record in records):
+                raise ValueError("a line of it is not a round")
+        except (OSError, ValueError) as error:
+            raise TacitError(f"{log} can not be read ({error}): start the run again elsewhere") from error
+        return records
 
     def finished_rounds(self) -> int:
         """How many rounds the last checkpoint holds."""
