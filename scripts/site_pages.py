@@ -4,6 +4,7 @@ MkDocs calls the functions whose names begin with `on_` (`hooks` in mkdocs.yml).
 `docs/methods` is in the menu, a method in the list, a setting in its table, because it is there.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -42,6 +43,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Show what each method needs where a page asks for it."""
     return markdown.replace(NEEDS, needs_table()) if NEEDS in markdown else markdown
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Take out the backslash before a | in a table's code: code hosts need it, Python's Markdown shows it."""
+    return re.sub(r"<td.*?</td>", lambda cell: cell[0].replace("\\|", "|"), html, flags=re.DOTALL)
 
 
 def expanded(entry: Any, docs: Path, made: Iterable[Path] = ()) -> Any:
@@ -97,7 +103,9 @@ def settings_page() -> str:
 
 
 def _sections() -> Iterator[str]:
-    sections = {item.name: item.type for item in fields(Config) if is_dataclass(item.type)}
+    sections = {
+        item.name: item.type for item in fields(Config) if isinstance(item.type, type) and is_dataclass(item.type)
+    }
     yield settings_table(Config, "", hidden=[*sections, "method", "objective", "server"])
     for name, kind in sections.items():
         yield f"\n## [{name}]\n\n{catalog.sentence(kind)}\n\n{settings_table(kind, f'{name}.')}"

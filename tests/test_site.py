@@ -56,6 +56,10 @@ def test_the_start_page_has_the_output_that_the_readme_shows(site: Path) -> None
     assert "report: runs/demo/report.html" in text(site / "index.html")
 
 
+def test_a_bar_in_the_code_of_a_table_is_a_bar(site: Path) -> None:
+    assert "<code>up.target | up.online</code>" in text(site / "methods/fedsiam.html")
+
+
 def test_the_python_reference_is_made_from_the_source(site: Path) -> None:
     page = text(site / "reference/python.html")
     for name in ("tacit.run", "tacit.experiment.Result.net", "tacit.method.Method.client_update", "tacit.params.mean"):
