@@ -22,7 +22,7 @@ check: .venv/.installed-dev ## lint, format and types
 	@$(PY) -m mypy
 
 docs: .venv/.installed-dev ## build the pages in docs/ as a site in site/
-	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
 	@echo "open site/index.html"
 
 bench: .venv/.installed-run ## measure speed: rounds, growing numbers of clients, a FixMatch step, augmentation
