@@ -179,8 +179,8 @@ def commands_page() -> str:
 def _commands(command: Any, path: str) -> Iterator[str]:
     inner = getattr(command, "commands", {})
     yield f"\n## {path}\n\n```\n{usage(command, path)}\n```\n\n{command.help}\n"
-    rows = [(_spelled(item), item.help or "", _default(item)) for item in command.params if not item.hidden]
-    yield table(("option", "meaning", "default"), rows) if rows else ""
+    rows = [(_spelled(item), _default(item), item.help or "") for item in command.params if not item.hidden]
+    yield table(("option", "default", "meaning"), rows) if rows else ""
     for name, each in inner.items():
         yield from _commands(each, f"{path} {name}")
 

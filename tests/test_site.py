@@ -93,8 +93,8 @@ def test_every_command_and_option_is_in_the_reference() -> None:
     assert "tacit run [OPTIONS] [CONFIG]" in page
     assert "tacit compare [OPTIONS] CONFIG" in page
     assert "tacit report [OPTIONS] FOLDERS…" in page
-    assert "| `--set NAME=VALUE` | Any setting, e.g. method.mu=0.1 |  |" in page
-    assert "| `--quiet`, `-q` | Only the last line. |  |" in page
+    assert "| `--set NAME=VALUE` |  | Any setting, e.g. method.mu=0.1 |" in page
+    assert "| `--quiet`, `-q` |  | Only the last line. |" in page
     assert "| must be given |" in page
 
 
