@@ -50,7 +50,11 @@ def _version(asked: bool) -> None:
 
 
 @app.callback()
-def about(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True)] = False) -> None:
+def about(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
     """Federated semi-supervised learning: one model over many data holders when most data has no label."""
 
 
