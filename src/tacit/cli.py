@@ -244,7 +244,8 @@ def _settings(config: Path | None, given: dict[str, Any], set: list[str] | None)
 
     options = {name: value for name, value in given.items() if name in configs.OPTIONS}
     base = configs.read(config) if config else {}
-    return configs.from_options(options | dict(map(configs.parse_assignment, set or [])), base)
+    made = configs.from_options(options | dict(map(configs.parse_assignment, set or [])), base)
+    return configs.on_one_machine(made)
 
 
 def _play(experiment: Any, quiet: bool, as_json: bool) -> None:
