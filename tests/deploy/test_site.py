@@ -134,6 +134,14 @@ def test_labels_are_hidden_where_the_server_has_them(tmp_path: Path) -> None:
     assert job.federation.true_labels(2, 0) is None
 
 
+def test_a_site_sees_its_images_as_the_hub_does(tmp_path: Path) -> None:
+    x, y = places.arrays(9)
+    path = places.site_with(tmp_path, "a", x=x // 4, y=y)  # darker, so that its own mean is another
+    config = places.hub(tmp_path, labels="all", **{"data.normalise": "data", "data.flip": True, "data.shift": 1})
+    job = open_desk(about(config), {"site": str(path)}, 0).job
+    assert job.federation.views == build_job(config)[0].federation.views
+
+
 @pytest.mark.parametrize(
     "settings, options, message",
     [
