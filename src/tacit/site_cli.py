@@ -36,7 +36,8 @@ def init(
     first = ("Tell the hub that this site takes part without keys.", "")
     if key is not None:
         first = (f"Send {key} to the hub, which lets this site in with", f"tacit hub add {name} {key.name}")
-    comes = f"Put {certificate if key else ''}federation.toml of the hub into this folder, and see what would leave it:"
+    files = f"{certificate if key else ''}federation.toml"
+    comes = f"Put the hub's {files} into this folder, and see what would leave this machine:"
     steps = (first, (comes, f"tacit site check {written.site}"), ("Take part:", "tacit site join HOST:PORT"))
     for number, (text, command) in enumerate(steps, start=1):
         console.print(Padding(escape(f"{number}. {text}"), (0, 0, 0, 2)), highlight=False)
@@ -77,7 +78,8 @@ def _show(report: "Report", console: Console) -> None:
     _list(_also(report), console)
     _say("\nNever leaves", console, "bold")
     _list(_never(report), console)
-    _say("\nThis is the run in federation.toml; for another run, ask the hub for its file.", console)
+    _say("\nThe hub sees what leaves, and a model can tell something of the samples it learned from.", console)
+    _say("This is the run in federation.toml; for another run, ask the hub for its file.", console)
 
 
 def _holding(report: "Report") -> list[str]:
@@ -86,8 +88,8 @@ def _holding(report: "Report") -> list[str]:
     counts = f"{report.labeled:,} show their label"
     if report.hidden:
         counts += f", {report.hidden:,} have one that is not used (labels = {report.labels})"
-    lines = [f"{report.samples:,} samples: {counts}", f"{report.test:,} test samples"]
-    classes = ", ".join(f"{name} {count:,}" for name, count in report.classes.items() if count)
+    lines = [f"{report.samples:,} samples: {counts}", f"{report.test or 'no'} test samples"]
+    classes = ", ".join(f"{name} ({count:,})" for name, count in report.classes.items() if count)
     lines += [f"labels by class: {classes}"] if classes else []
     lines += [report.note] if report.note else []
     return [*lines, f"rehearsed with {report.rehearsed:,} of them, one step of training per round"]
