@@ -366,7 +366,7 @@ def test_a_checkpoint_that_can_not_be_written_leaves_the_one_before(
 def test_closing_in_between_saves_what_was_played(tmp_path: Path) -> None:
     config = configs.from_options(tiny(tmp_path, **{"log.checkpoint_every": 3}))
     experiment = Experiment.create(config, tmp_path / "run")
-    rounds: Iterator[object] = experiment.rounds()
+    rounds = experiment.rounds()
     next(rounds)
     next(rounds)
     assert experiment.finished_rounds() == 0
