@@ -37,7 +37,8 @@ MAY_IMPORT = {
     "catalog": "data errors method methods nets objectives own",
     "config": "catalog data engines.faults errors learn method nets",
     "prepare": "config data engines errors nets random",
-    "experiment": "config data engines errors params prepare",
+    "trackers": "config engines.loop errors",
+    "experiment": "config data engines errors params prepare trackers",
     "report": "report errors",
     "display": "engines experiment",
     "compare": "config display errors experiment report",
@@ -53,6 +54,8 @@ MAY_IMPORT = {
 # package: (the part of tacit the rule is about, the one place in it where the package may be imported)
 FOREIGN = {
     "flwr": ("", "engines.flower"),
+    "tensorboard": ("", "trackers"),
+    "mlflow": ("", "trackers"),
     "torch": ("report", None),  # reports read run directories, on machines that never trained
 }
 
