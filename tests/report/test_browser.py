@@ -17,7 +17,8 @@ from tests.report.runs import deal, record, spread, write_run
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync --disable-extensions --disable-dev-shm-usage --enable-logging=stderr"
+    "--disable-component-update --disable-sync --disable-extensions --disable-dev-shm-usage --hide-scrollbars "
+    "--enable-logging=stderr"
 )
 PHONE = 360
 # A frame is a window of exactly that width, whatever the least width of the browser's own is.
@@ -25,9 +26,8 @@ FRAME = """<!doctype html><body><iframe id='page' style='width:{width}px;height:
 <pre id='found'></pre><script>
 onload = () => {{
   const inside = document.getElementById('page').contentWindow, root = inside.document.documentElement;
-  const wide = [...inside.document.querySelectorAll('main > *')].filter(e => e.scrollWidth > {width});
   document.getElementById('found').textContent = JSON.stringify({{
-    wide: root.scrollWidth, tags: wide.map(e => e.tagName), loaded: inside.performance.getEntriesByType('resource').length,
+    wide: root.scrollWidth, loaded: inside.performance.getEntriesByType('resource').length,
     charts: [...inside.document.querySelectorAll('svg')].filter(e => e.getBoundingClientRect().width > 0).length,
   }});
 }};
@@ -41,9 +41,13 @@ pytestmark = [
 
 def rich_run(folder: Path, label: str) -> Run:
     """A run with everything a page can show, under a name that does not break anywhere."""
-    told = {name: spread(0.5) for name in ("pseudo_kept", "pseudo_accuracy", "complementary_accuracy", "local_accuracy")}
+    told = {
+        name: spread(0.5) for name in ("pseudo_kept", "pseudo_accuracy", "complementary_accuracy", "local_accuracy")
+    }
     rounds = [record(n, 0.5, metrics=told, skipped={"1": "upload lost"}) for n in range(3)]
-    run = load(write_run(folder / label, rounds, data={"name": "d" * 60, "partition": "dirichlet:0.1"}), label, "column")
+    run = load(
+        write_run(folder / label, rounds, data={"name": "d" * 60, "partition": "dirichlet:0.1"}), label, "column"
+    )
     deal(run, label, [[0, 0, 0]] * 20, [[100, 0, 0], [3, 70, 0]] * 10)
     return run
 
@@ -63,16 +67,15 @@ def visit(text: str, folder: Path, width: int) -> tuple[dict[str, Any], str]:
 def test_a_page_fits_a_phone_and_asks_nobody(tmp_path: Path) -> None:
     runs = [rich_run(tmp_path, label) for label in ("fedavg+fixmatch", "a-very-long-name-" * 6)]
     found, log = visit(page(runs, "tacit compare " + "x" * 200), tmp_path, PHONE)
-    assert (found["wide"], found["tags"]) == (PHONE, [])
+    assert found["wide"] == PHONE
     assert found["loaded"] == 0
     assert "CONSOLE" not in log
-    assert found["charts"] == 4 + 1 + 3 + 1  # accuracy, the map that is unfolded, pseudo-labels, own models
+    assert found["charts"] == 4 + 2 + 3 + 1  # accuracy, who holds what, pseudo-labels, own models
 
 
 def test_what_is_too_wide_loaded_or_wrong_is_seen(tmp_path: Path) -> None:
-    (tmp_path / "x.css").write_text("", encoding="utf-8")
-    style = f"<link rel='stylesheet' href='{(tmp_path / 'x.css').as_uri()}'>"
-    text = f"{style}<main><p style='width:500px'>wide</p></main><script>console.error('wrong')</script>"
+    image = "<img src='http://127.0.0.1:65000/nobody-is-there.png'>"
+    text = f"{image}<main><p style='width:500px'>wide</p></main><script>console.error('wrong')</script>"
     found, log = visit(text, tmp_path, PHONE)
     assert found["wide"] > PHONE
     assert found["loaded"] == 1

@@ -54,7 +54,7 @@ def test_pseudo_labels_are_shown_of_those_that_have_them(tmp_path: Path) -> None
     assert (kept.name, right.name) == ("pseudo-kept", "pseudo-accuracy")
     (curve,) = kept.curves
     assert (curve.label, curve.x) == ("a", [2])
-    assert (curve.mean, curve.low, curve.high) == (pytest.approx([60]), pytest.approx([50]), pytest.approx([70]))
+    assert [*curve.mean, *curve.low, *curve.high] == pytest.approx([60, 50, 70])
     assert right.curves[0].mean == pytest.approx([75])
 
 
@@ -63,7 +63,7 @@ def test_own_models_are_shown_from_the_worst_client_to_the_best(tmp_path: Path) 
     runs = [load(write_run(tmp_path / "run", rounds), "x"), a_run(tmp_path / "plain", [0.5], "y")]
     (chart,) = charts.own_models(runs)
     (curve,) = chart.curves
-    assert (curve.mean, curve.low, curve.high) == (pytest.approx([40]), pytest.approx([30]), pytest.approx([60]))
+    assert [*curve.mean, *curve.low, *curve.high] == pytest.approx([40, 30, 60])
     assert charts.own_models(runs[1:]) == []
 
 
