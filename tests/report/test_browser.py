@@ -22,7 +22,8 @@ FLAGS = (
 )
 PHONE = 360
 # A frame is a window of exactly that width, whatever the least width of the browser's own is.
-FRAME = """<!doctype html><body><iframe id='page' style='width:{width}px;height:800px;border:0' srcdoc='{text}'></iframe>
+FRAME = """<!doctype html><body><iframe id='page' style='width:{width}px;height:800px;border:0' srcdoc='{text}'>
+</iframe>
 <pre id='found'></pre><script>
 onload = () => {{
   const inside = document.getElementById('page').contentWindow, root = inside.document.documentElement;

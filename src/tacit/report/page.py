@@ -16,6 +16,8 @@ from tacit.report.read import COMMAND, Run, by_group, by_label
 from tacit.report.tables import Row
 from tacit.report.units import Stat, percent, size
 
+LARGE, SMALL = 4.4, 3.6  # inches of a chart, which decide how large its words are beside it
+
 
 def write(runs: Sequence[Run], path: Path, command: str | None = None) -> None:
     """Write the page; a reader sees the old one or the new one, never half of it."""
@@ -114,9 +116,9 @@ def _charts(found: Sequence[Chart], marks: Iterator[str]) -> str:
     if not found:
         return ""
     first, *others = found
-    shown = html.figure(plots.inline_svg(plots.draw(first), next(marks)), first.spoken, first.about)
+    shown = html.figure(plots.inline_svg(plots.draw(first, LARGE), next(marks)), first.spoken, first.about)
     small = [
-        html.figure(plots.inline_svg(plots.draw(chart, key=False), next(marks)), chart.spoken, chart.title)
+        html.figure(plots.inline_svg(plots.draw(chart, SMALL, key=False), next(marks)), chart.spoken, chart.title)
         for chart in others
     ]
     return "\n".join([shown, "<div class='charts'>", *small, "</div>"]) if small else shown

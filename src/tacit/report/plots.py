@@ -105,7 +105,7 @@ def figure(runs: Sequence[Run]) -> "Figure":
     return draw(accuracy(runs))
 
 
-def draw(chart: Chart, *, key: bool = True) -> "Figure":
+def draw(chart: Chart, wide: float = 5, *, key: bool = True) -> "Figure":
     """A chart on white: lines within their bands, and above them the key, unless another chart has it already."""
     import matplotlib
     from matplotlib.figure import Figure
@@ -114,7 +114,7 @@ def draw(chart: Chart, *, key: bool = True) -> "Figure":
     _, one = chart.axis.unit(chart.curves)
     high = 2.7 + 0.21 * len(chart.curves) * key
     with matplotlib.rc_context(STYLE):
-        picture = Figure(figsize=(5 if key else 3.6, high), layout="constrained", facecolor="white")
+        picture = Figure(figsize=(wide, high), layout="constrained", facecolor="white")
         axes = picture.subplots()
         axes.set(xlabel=chart.across, ylabel=f"{chart.high} (%)")
         axes.margins(x=0.02)
