@@ -355,7 +355,8 @@ def test_compare_runs_everything_once(shell: Shell, monkeypatch: pytest.MonkeyPa
     assert "fedavg+fixmatch" in said.out
     assert "±" in said.out
     assert said.lines[-1] == "report: all/report.html"
-    command = "tacit compare images.npz.toml --methods 'fedavg+fixmatch, local-only' --seeds 0,1 --out all --set train.lr=0.125"
+    methods = "--methods 'fedavg+fixmatch, local-only' --seeds 0,1"
+    command = f"tacit compare images.npz.toml {methods} --out all --set train.lr=0.125"
     assert html.escape(command) in (shell.folder / "all/report.html").read_text()
     assert shell("report", "all").code == 0
     assert html.escape(command) in (shell.folder / "report.html").read_text()
