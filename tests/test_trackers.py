@@ -23,7 +23,7 @@ from tests.engines import farm
 def config(tmp_path: Path) -> Config:
     farm.write_images(tmp_path / "images.npz")
     options = {"data": str(tmp_path / "images.npz"), "clients": 4, "labels": "client", "per_class": 2, "rounds": 4}
-    small = {"net": "linear", "train.steps": 1, "batch": 6, "workers": 0, "log.checkpoint_every": 3}
+    small = {"net": "linear", "train.steps": 1, "batch": 6, "workers": 0, "log.checkpoint_every": 2}
     return configs.from_options(options | small | {"method": "fedavg+fixmatch"})
 
 
@@ -36,14 +36,17 @@ def a_record(**changes: Any) -> Record:
 
 
 def interrupted(config: Config, folder: Path, *, lost: bool) -> list[dict[str, Any]]:
-    """Two rounds, an end, and the rest; with `lost`, the checkpoint does not know of the two, as after a kill."""
+    """Three rounds, an end, and the rest; with `lost`, the checkpoint knows of two only, as after a kill."""
     rounds = Experiment.create(config, folder).rounds()
     assert isinstance(rounds, Generator)
     next(rounds)
     next(rounds)
+    shutil.copytree(folder / "checkpoint", folder.parent / "earlier")
+    next(rounds)
     rounds.close()
     if lost:
         shutil.rmtree(folder / "checkpoint")
+        (folder.parent / "earlier").rename(folder / "checkpoint")
     return played(Experiment.reopen(folder))
 
 
