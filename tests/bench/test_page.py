@@ -34,8 +34,8 @@ def test_the_table_stands_beside_the_papers_numbers(path: Path, tmp_path: Path) 
     assert "<p>Three bright bands.</p>" in text
     # 90 - 95.13 and 90 - 97.5
     assert summary(text) == (
-        "2 of 5 places of the table are done. Of the 2 published numbers there are for these, ours differ by −6.3 "
-        "points on average, from −7.5 to −5.1."
+        "2 of 5 cells are done. Of the 2 published numbers there are for these, ours differ by −6.3 points on average, "
+        "from −7.5 to −5.1."
     )
     row = "<th scope='row'>FixMatch</th><td>1</td><td>90.0</td><td>90.0</td><td>97.50¹,²</td><td>−7.5</td>"
     assert row in text
@@ -52,7 +52,7 @@ def test_a_reduced_scale_is_called_one(path: Path, tmp_path: Path) -> None:
         small.pretend(cell, [0.9])
     text = written(path, tmp_path / "out", quick=True)
     assert "<p class='warning'>Reduced scale (rounds = 1): not comparable with the paper&#x27;s numbers.</p>" in text
-    assert summary(text) == "1 of 5 places of the table are done."
+    assert summary(text) == "1 of 5 cells are done."
     assert f"tacit bench run {benchmark.path} --quick --set train.lr=0.5" in text
 
 

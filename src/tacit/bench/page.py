@@ -60,7 +60,7 @@ def page(sheet: Sheet, runs: Sequence[Run], command: str, reduced: Mapping[str, 
 def _summary(sheet: Sheet, quick: bool) -> str:
     """How much of the table is done, and how far ours is from the paper's where both are there."""
     lines = [line for block in sheet.blocks for line in block.lines]
-    done = f"{sum(line.ours is not None for line in lines)} of {len(lines)} places of the table are done"
+    done = f"{sum(line.ours is not None for line in lines)} of {len(lines)} cells are done"
     apart = [line.difference for line in lines if line.difference is not None]
     if quick or not apart:
         return f"{done}."
