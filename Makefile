@@ -5,7 +5,7 @@ PIP    := -m pip --disable-pip-version-check -qq install -c constraints.txt
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check bench bench-peers tables clean
+.PHONY: help demo test check docs bench bench-peers tables clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,6 +21,10 @@ check: .venv/.installed-dev ## lint, format and types
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
 
+docs: .venv/.installed-dev ## build the pages in docs/ as a site in site/
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
+	@echo "open site/index.html"
+
 bench: .venv/.installed-run ## measure speed: rounds, growing numbers of clients, a FixMatch step, augmentation
 	@$(PY) benchmarks/speed.py w1
 	@$(PY) benchmarks/speed.py scale
@@ -35,7 +39,7 @@ tables: .venv/.installed-run ## fill the tables in the docs from benchmarks/resu
 	@.venv/bin/tacit bench docs README.md docs
 
 clean: ## remove environments, caches and builds; runs/ stays
-	@rm -rf .venv .venv-peers .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	@rm -rf .venv .venv-peers .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist site
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # torch comes first and alone: the constraint then decides which build is taken, and nothing after it changes that.
@@ -54,7 +58,7 @@ endef
 
 .venv/.installed-dev: pyproject.toml constraints.txt
 	$(call environment,.venv)
-	@$(PY) $(PIP) -e '.[dev]'
+	@$(PY) $(PIP) -e '.[dev,docs,flower]'
 	@touch .venv/.installed-run $@
 
 .venv-peers/.installed: pyproject.toml constraints.txt

@@ -211,14 +211,14 @@ def flower_client(workload: Workload) -> Any:
     def train(message: Message, context: Context) -> Message:
         torch.set_num_threads(1)
         net = make_net()
-        net.load_state_dict(message.content["arrays"].to_torch_state_dict())
+        net.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
         optimizer = torch.optim.SGD(net.parameters(), lr=workload["lr"], momentum=workload["momentum"])
         x, y = cached_samples(workload, int(context.node_config["partition-id"]))
         for inputs, labels in zip(x.split(workload["batch"]), y.split(workload["batch"]), strict=True):
             optimizer.zero_grad()
             cross_entropy(net(inputs), labels).backward()
             optimizer.step()
-        records = {
+        records: dict[str, Any] = {
             "arrays": ArrayRecord(net.state_dict()),
             "metrics": MetricRecord({"num-examples": workload["samples"]}),
         }

@@ -147,6 +147,26 @@ def test_show_explains_every_setting(shell: Shell, method: str) -> None:
                 assert item.comment.split()[-1] in said.out
 
 
+def test_show_lists_the_words_that_a_setting_may_be(shell: Shell) -> None:
+    """In lines of their own, below what they mean; a number has none."""
+    (shell.folder / "worded.py").write_text(
+        "from dataclasses import dataclass\nfrom typing import Annotated, Literal\n\n\n@dataclass(frozen=True)\n"
+        'class Mine:\n    """In words."""\n\n    way: Literal["up", "down"] = "up"  # where to\n'
+        '    pace: Annotated[Literal["slow", "fast"] | None, "a note"] = None  # how\n    size: int = 3  # how much\n'
+        "    needs = start = send = client_update = merge = model = None\n"
+    )
+    rows = [line.strip().split(maxsplit=2) for line in shell("show", "worded:Mine").lines[-6:-1]]
+    sys.modules.pop("worded")
+    assert rows == [
+        ["method.way", '"up"', "where to"],
+        ["up", "|", "down"],
+        ["method.pace", "null", "how"],
+        ["slow", "|", "fast"],
+        ["method.size", "3", "how much"],
+    ]
+    assert "all | sampled" in [line.strip() for line in shell("show", "fedseal").lines]
+
+
 def test_show_keeps_brackets(shell: Shell) -> None:
     """They are not markup here: `[train]` names a section."""
     (shell.folder / "bracketed.py").write_text(
@@ -299,7 +319,7 @@ def test_resume_goes_on_and_a_finished_run_is_only_reported(shell: Shell) -> Non
     config = configs.make(configs.read(Path("alone/config.toml")))
     rounds = Experiment.create(config, Path("mine")).rounds()
     next(rounds)
-    rounds.close()  # type: ignore[attr-defined]
+    rounds.close()
     said = shell("resume", "mine", "--json")
     assert said.code == 0
     assert [strict_json(line).get("round") for line in said.lines] == [1, None]
@@ -447,6 +467,9 @@ MISTAKES = {
     "misspelt net": (["run", "--net", "lennet"], "did you mean 'lenet'?"),
     "misspelt data set": (["run", "--data", "fashion"], "did you mean 'fashion-small'?"),
     "misspelt partition": (["run", "--partition", "idd"], "did you mean 'iid'?"),
+    "sites without a hub": (["run", "--partition", "sites"], "use `tacit hub run`, or another --partition"),
+    "a look at data of sites": (["data", "--partition", "sites"], "use `tacit hub run`, or another --partition"),
+    "a site without settings": (["site", "check"], "there is no file site.toml"),
     "misspelt kind": (["ls", "method"], "did you mean 'methods'?"),
     "misspelt method to show": (["show", "fedproxx"], "did you mean 'fedprox'?"),
     "wrong type": (["run", "--rounds", "many"], "--rounds"),

@@ -40,7 +40,7 @@ def test_a_method_outside_the_package_runs_and_without_momentum_is_fedavg() -> N
     assert not equal(heavy.params, plain.params)
 
 
-def test_the_architecture_page_shows_the_example_as_it_is() -> None:
-    code = (ROOT / "examples" / "fedavgm.py").read_text(encoding="utf-8")
-    shown = code[code.index("from collections") :].rstrip()
-    assert shown in (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("name", ["fedavgm.py", "test_fedavgm.py"])
+def test_the_page_about_adding_a_method_shows_the_files_as_they_are(name: str) -> None:
+    code = (ROOT / "examples" / name).read_text(encoding="utf-8")
+    assert f"```python\n{code}```\n" in (ROOT / "docs" / "adding.md").read_text(encoding="utf-8")

@@ -437,7 +437,7 @@ def brighter(x: Any) -> Any:
 def test_a_run_is_not_gone_on_with_on_other_data(tmp_path: Path, images: str, changes: dict[str, Any]) -> None:
     rounds = Experiment.create(from_options(small(images)), tmp_path / "run").rounds()
     next(rounds)
-    rounds.close()  # type: ignore[attr-defined]
+    rounds.close()
     before = files(tmp_path / "run")
     rewrite(images, **changes)
     with pytest.raises(TacitError, match="the data is not the same as when .* was started: restore it"):
@@ -448,7 +448,7 @@ def test_a_run_is_not_gone_on_with_on_other_data(tmp_path: Path, images: str, ch
 def test_the_same_data_written_again_is_the_same_data(tmp_path: Path, images: str) -> None:
     rounds = Experiment.create(from_options(small(images)), tmp_path / "run").rounds()
     next(rounds)
-    rounds.close()  # type: ignore[attr-defined]
+    rounds.close()
     rewrite(images)
     assert len(tacit.resume(tmp_path / "run").history) == 2
 
@@ -463,7 +463,7 @@ def test_an_unfinished_run_has_no_result(tmp_path: Path, images: str) -> None:
     experiment = Experiment.create(from_options(small(images)), tmp_path / "run")
     rounds = experiment.rounds()
     next(rounds)
-    rounds.close()  # type: ignore[attr-defined]
+    rounds.close()
     with pytest.raises(TacitError, match="is not finished: go on with `tacit resume"):
         experiment.result()
     with pytest.raises(TacitError, match="is not finished: go on with `tacit resume"):

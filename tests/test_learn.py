@@ -52,6 +52,7 @@ from tests.toys import (
     images,
     job,
     linear,
+    normed,
     point,
     points,
     quadratics,
@@ -155,7 +156,7 @@ def test_momentum_is_forgotten_unless_kept() -> None:
 
 
 def test_training_leaves_its_arguments_alone() -> None:
-    net = build("lenet", (1, 16, 16), 3, "batch", width=0.5)
+    net = normed()
     train = Training(batch=6, optimizer="keep", buffers="keep")
     holder = client(images(0, 12), net, train)
     begin = start(net)
@@ -202,11 +203,6 @@ def test_the_correction_by_hand() -> None:
     assert walk(correction={"p": torch.tensor([0.5], dtype=torch.float64)}) == pytest.approx(0.715, abs=1e-12)
 
 
-def test_an_extra_term_by_hand() -> None:
-    # the extra term 3·p adds 3 to each gradient: 1 - 0.1·4 = 0.6; 0.6 - 0.1·3.6 = 0.24
-    assert walk(extra=lambda w, batch: 3 * w["p"].sum()) == pytest.approx(0.24, abs=1e-12)
-
-
 def test_the_order_of_terms_by_hand() -> None:
     # From p = 2 with a = 5, one step: gradient 10 and no pull yet, clipped to 1; + 0.5 correction; + 0.1·2 weight decay
     terms: dict[str, Any] = {"prox": 3.0, "correction": {"p": torch.tensor([0.5], dtype=torch.float64)}}
@@ -222,11 +218,21 @@ def test_the_proximal_term_is_the_gradient_of_half_mu_times_the_squared_distance
     holder = client(images(0, 20), net, Training(epochs=2, batch=6, lr=0.05, momentum=0.9))
     begin = start(net)
 
-    def half_mu_squared_distance(w: Params, batch: Batch) -> Tensor:
-        total: Tensor = sum((w[name] - begin[name]).square().sum() for name in net.trainable)  # type: ignore[assignment]
-        return 0.5 * 3.0 * total
+    class Added:
+        """The distance as a part of the cost."""
 
-    added = fit(holder, begin, SUPERVISED, extra=half_mu_squared_distance).params
+        labels_only = True
+
+        def visit(self, holder: Holder, received: Params, kept: Mapping[str, Tensor]) -> Visit:
+            first = SUPERVISED.visit(holder, received, kept).cost
+
+            def cost(w: Params, batch: Batch) -> Cost:
+                distance = torch.stack([(w[name] - begin[name]).square().sum() for name in net.trainable]).sum()
+                return Cost(first(w, batch).total + 0.5 * 3.0 * distance)
+
+            return Visit(cost)
+
+    added = fit(holder, begin, Added()).params
     pulled = fit(holder, begin, SUPERVISED, prox=3.0).params
     assert apart(pulled, added) < 1e-6
     assert apart(pulled, fit(holder, begin, SUPERVISED).params) > 1e-3
@@ -576,10 +582,6 @@ def test_dropout_is_reproducible_and_does_not_disturb_the_global_generator() -> 
 # BatchNorm statistics: averaged, kept or recomputed.
 
 
-def normed() -> Net:
-    return build("lenet", (1, 16, 16), 3, "batch", width=0.5)
-
-
 def statistics(net: Net, model: Mapping[str, Tensor]) -> Params:
     return {name: model[name] for name in net.buffers}
 
@@ -698,7 +700,7 @@ def test_a_batch_that_is_not_for_a_set_leaves_it_and_its_momentum_alone() -> Non
 
 @pytest.mark.parametrize("labels_only", [True, False])
 def test_a_single_set_is_trained_as_ever_to_the_last_bit(labels_only: bool) -> None:
-    net = build("lenet", (1, 16, 16), 3, "batch", width=0.5)
+    net = normed()
     train = Training(epochs=2, batch=3, lr=0.1, weight_decay=0.01, nesterov=True, clip=1.0)
     holder, begin = client(hide(images(0, 13), 8), net, train), start(net)
     before, visit = clone(begin), SUPERVISED.visit(holder, begin, {})

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tacit.data.sources import Source
+from tacit.engines import checkpoint
 from tacit.engines.inline import InlineCourier
 from tacit.engines.loop import Arrived, Courier, Job, Position, Record, play
 from tacit.engines.memory import Memories
@@ -41,6 +43,19 @@ class Identity:
         return self.plain(x)
 
 
+@dataclass(frozen=True)
+class Noisy(Identity):
+    """Views that draw from their stream."""
+
+    def weak(self, x: Tensor, stream: torch.Generator) -> Tensor:
+        """A little noise."""
+        return x + 0.1 * torch.randn(x.shape, generator=stream)
+
+    def strong(self, x: Tensor, stream: torch.Generator) -> Tensor:
+        """More noise."""
+        return x + 0.5 * torch.randn(x.shape, generator=stream)
+
+
 def samples(x: Sequence[Any], y: Sequence[int], dtype: torch.dtype = torch.float32) -> Samples:
     """Samples from plain lists."""
     return Samples(torch.tensor(x, dtype=dtype), torch.tensor(y, dtype=torch.int64))
@@ -61,6 +76,12 @@ def images(seed: int, n: int, classes: int = 3, side: int = 16) -> Samples:
     for row in range(n):
         x[row, 0, int(y[row]) * side // classes :][: side // classes] += 150
     return Samples(x.to(torch.uint8), y)
+
+
+def text() -> Source:
+    """A data set of texts of six characters, under the name of a real one."""
+    x, y = torch.zeros(30, 6, dtype=torch.uint8), torch.arange(30) % 3
+    return Source("shakespeare", x, y, x, y, ("a", "b", "c"), (), (), flip=False, text=True)
 
 
 def hide(given: Samples, shown: int = 0) -> Samples:
@@ -99,6 +120,11 @@ def linear(features: int = 4, classes: int = 3) -> Net:
     return build("linear", (features,), classes)
 
 
+def normed() -> Net:
+    """A small network for these images, with BatchNorm."""
+    return build("lenet", (1, 16, 16), 3, "batch", width=0.5)
+
+
 def job(
     method: Method[Any, Any, Any, Any],
     data: Federation,
@@ -123,6 +149,25 @@ def job(
         server_train=server_train or train,
         **options,
     )
+
+
+def labeled(method: Method[Any, Any, Any, Any], clients: int = 3, **options: Any) -> Job:
+    """Clients with twenty labeled points each, twice seen in a round."""
+    settings: dict[str, Any] = {"train": Training(epochs=2, batch=6, lr=0.1)} | options
+    return job(method, federation([points(k, 20) for k in range(clients)]), linear(), **settings)
+
+
+def unlabeled(method: Method[Any, Any, Any, Any], clients: int = 3, views: Views | None = None, **options: Any) -> Job:
+    """Clients with twenty points each, none labeled, and a server with twelve that are."""
+    everyone = [hide(points(k, 20)) for k in range(clients)]
+    return job(method, federation(everyone, points(9, 12), points(8, 9), views=views), linear(), **options)
+
+
+def with_batchnorm(method: Method[Any, Any, Any, Any], **options: Any) -> Job:
+    """Two clients with images and no labels, a server with labeled ones, and a network with BatchNorm."""
+    data = federation([hide(images(k, 9)) for k in range(2)], images(50, 12), images(60, 6))
+    settings: dict[str, Any] = {"train": Training(batch=4, lr=0.05), "rounds": 2} | options
+    return job(method, data, normed(), **settings)
 
 
 def visit(given: Job, client: int, down: object, memory: object = None, round: int = 0) -> Any:
@@ -167,6 +212,21 @@ def play_all(given: Job, strict: bool = True, courier: type[InlineCourier] = Inl
     return Played(moments[-1].state, moments[-1].memories, [moment.record for moment in moments])
 
 
+def finished(task: Job, folder: Path, stop: int | None = None) -> bytes:
+    """All that a job comes to, in bytes; with `stop`, saved after so many rounds and gone on with from the disk."""
+    position = Position(Memories(folder / "memories", 1 << 30))
+    if stop is not None:
+        for _ in zip(range(stop), play(task, InlineCourier(task, strict=True), position), strict=False):
+            pass
+        checkpoint.save(folder, position, task.codec, 0)
+        position, _ = checkpoint.load(folder, task.codec, Memories(folder / "memories", 1 << 30), task.device)
+        assert position.round == stop
+    for _ in play(task, InlineCourier(task, strict=True), position):
+        pass
+    kept = [position.memories.get(k) or b"" for k in range(task.federation.clients)]
+    return b"|".join([task.codec.encode(position.state), *kept])
+
+
 class EagerCourier(InlineCourier):
     """The mistake the engine avoids: a client's memory is kept although its upload may get lost afterwards."""
 
@@ -181,6 +241,8 @@ class EagerCourier(InlineCourier):
 
 
 # Quadratics. A sample is a row [target, a]: its cost is ½·a·‖p - target‖², in float64 so that "exact" means 1e-12.
+
+SIX = [[0.0, 1.0], [1.0, 3.0], [2.0, 2.0], [-1.0, 1.0], [4.0, 0.5], [-3.0, 2.0]]  # for six clients
 
 
 class Point(nn.Module):
@@ -222,6 +284,16 @@ def quadratics(*clients: Sequence[Sequence[float]], server: Sequence[Sequence[fl
 def point(*start: float) -> Net:
     """The network of a quadratic problem."""
     return Net(lambda: Point(start))
+
+
+def p(*value: float) -> Params:
+    """The parameters of such a network."""
+    return {"p": torch.tensor(value, dtype=torch.float64)}
+
+
+def number(w: Params) -> float:
+    """The only one of its parameters."""
+    return w["p"].item()
 
 
 def same(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> bool:

@@ -43,7 +43,11 @@ def start_weights(server: ServerContext) -> WeightsState:
 
 def fit_server(server: ServerContext, w: Params, objective: Objective, kept: Kept | None) -> Trained:
     """Train on the server's labels and log how that went; nothing happens where the server has none."""
-    trained = fit(server, w, objective, kept=kept)
+    return logged(server, fit(server, w, objective, kept=kept))
+
+
+def logged(server: ServerContext, trained: Trained) -> Trained:
+    """The server's own training, its numbers put into this round's record."""
     for name, value in trained.metrics.items():
         server.log(name, value)
     return trained

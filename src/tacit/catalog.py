@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
 from io import StringIO
-from typing import Any, get_type_hints
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -33,12 +34,13 @@ _PARTS = {
 
 @dataclass(frozen=True)
 class Setting:
-    """A field as a user meets it: its name, type, default, and the comment beside it."""
+    """A field as a user meets it: its name, type, default, the comment beside it, and the words it may be, if words."""
 
     name: str
     type: str
     default: object
     comment: str
+    words: tuple[str, ...] = ()
 
 
 @cache
@@ -152,7 +154,8 @@ def check(kind: type, values: Mapping[str, Any], path: str, hidden: Iterable[str
             reason = "; ".join(dict.fromkeys(problem["msg"] for problem in error.errors()))
             reason = reason.replace("Input should", "it should")
             raise TacitError(f"{where} = {value!r} is not possible: {reason}") from error
-        if isinstance(checked[name], float) and not math.isfinite(checked[name]):
+        number = isinstance(checked[name], (int, float)) and not isinstance(checked[name], bool)
+        if number and (isinstance(value, bool) or not math.isfinite(checked[name])):
             raise TacitError(f"{where} = {value!r} is not possible: it should be a finite number")
     return checked
 
@@ -161,11 +164,20 @@ def settings(kind: type) -> list[Setting]:
     """The fields of a dataclass with their types, defaults and the comments beside them in the source."""
     owners = [owner for owner in reversed(kind.__mro__) if is_dataclass(owner)]  # a variant has its origin's fields too
     comments = {name: text for owner in owners for name, text in _comments(inspect.getsource(owner)).items()}
-    found = []
+    hints, found = get_type_hints(kind, include_extras=True), []
     for item in fields(kind):
         default = item.default if item.default is not MISSING else None
-        found.append(Setting(item.name, str(item.type), default, comments.get(item.name, "")))
+        words = _words(hints[item.name])
+        found.append(Setting(item.name, str(item.type), default, comments.get(item.name, ""), words))
     return found
+
+
+def _words(hint: Any) -> tuple[str, ...]:
+    """What a `Literal` allows, also where it is one of several types."""
+    if get_origin(hint) is Literal:
+        return tuple(map(str, get_args(hint)))
+    several = get_origin(hint) in (Union, UnionType, Annotated)
+    return tuple(word for part in get_args(hint) for word in _words(part)) if several else ()
 
 
 def _comments(source: str) -> dict[str, str]:

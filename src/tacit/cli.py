@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tacit import bench_cli
+from tacit import bench_cli, site_cli
 from tacit.errors import TacitError, unknown
 
 app = typer.Typer(
@@ -22,6 +22,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(bench_cli.app, name="bench")
+app.add_typer(site_cli.app, name="site")
 KINDS = ("methods", "objectives", "datasets", "nets", "partitions", "splits")
 
 # Options that several commands share.
@@ -51,7 +52,11 @@ def _version(asked: bool) -> None:
 
 
 @app.callback()
-def about(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True)] = False) -> None:
+def about(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
     """Federated semi-supervised learning: one model over many data holders when most data has no label."""
 
 
@@ -101,7 +106,8 @@ def show(method: Annotated[str, typer.Argument(help="fedavg, fedavg+fixmatch, my
         for item in settings(kind):
             if item.name != "objective":
                 default = json.dumps(item.default, default=str)
-                table.add_row(f"{section}.{item.name}", escape(default), escape(item.comment))
+                words = f"\n[dim]{escape(' | '.join(item.words))}[/dim]" if item.words else ""
+                table.add_row(f"{section}.{item.name}", escape(default), escape(item.comment) + words)
         console.print(table)
         if presets := getattr(kind, "PRESETS", None):
             console.print(f"method.preset: {', '.join(presets)}", highlight=False, markup=False)
@@ -155,7 +161,7 @@ def run(
     set: Set = None,
     workers: Annotated[int | None, typer.Option(help="Worker processes; one per core when not given.")] = None,
     device: Annotated[str | None, typer.Option(help="Torch device.")] = None,
-    engine: Annotated[str | None, typer.Option(help="local")] = None,
+    engine: Annotated[str | None, typer.Option(help="local, or flower: its simulation on Ray.")] = None,
     seed: Seed = None,
     out: Out = None,
     quiet: Quiet = False,
@@ -256,7 +262,8 @@ def _settings(config: Path | None, given: dict[str, Any], set: list[str] | None)
 
     options = {name: value for name, value in given.items() if name in configs.OPTIONS}
     base = configs.read(config) if config else {}
-    return configs.from_options(options | dict(map(configs.parse_assignment, set or [])), base)
+    made = configs.from_options(options | dict(map(configs.parse_assignment, set or [])), base)
+    return configs.on_one_machine(made)
 
 
 def _play(experiment: Any, quiet: bool, as_json: bool) -> None:

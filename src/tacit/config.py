@@ -41,7 +41,8 @@ class NetConfig:
 class EngineConfig:
     """What carries the rounds; nothing here changes the resulting model, except a deadline that strikes."""
 
-    name: Literal["local"] = "local"  # worker processes on this machine
+    name: Literal["local", "flower"] = "local"  # worker processes on this machine, or Flower's simulation on Ray
+    ray: str | None = None  # address of the Ray cluster that Flower uses; one is started here when not given
     workers: Annotated[int, Field(ge=0)] | None = None  # processes; one per core when not given, 0 = in this process
     strict: bool = False  # without processes too, send everything through encode and decode
     device: str = "cpu"  # torch device
@@ -205,6 +206,13 @@ def from_options(options: Mapping[str, Any], base: Mapping[str, Any] | None = No
             raise TacitError(f"{section[0]} is given as a value and as a section: leave out the one that is wrong")
         place[last] = value
     return make(tree)
+
+
+def on_one_machine(config: Config) -> Config:
+    """The config, unless its data is at sites, where nothing can be played but by a hub."""
+    if config.data.at_sites:
+        raise TacitError("sites hold data of their own: use `tacit hub run`, or another --partition")
+    return config
 
 
 def parse_assignment(text: str) -> tuple[str, Any]:

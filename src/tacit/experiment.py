@@ -14,7 +14,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
@@ -38,6 +38,7 @@ from tacit.engines.memory import Memories, write_durably
 from tacit.errors import TacitError
 from tacit.params import Params
 from tacit.prepare import build_job
+from tacit.simulation import simulation
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,10 @@ class Experiment:
         """
         if not (folder / "config.toml").exists():
             raise TacitError(f"{folder} holds no run: give the folder a run was started in")
-        config = configs.make(configs.read(folder / "config.toml"))
+        given = configs.read(folder / "config.toml")
+        if missing := sorted({"seed", "data", "train", "log"} - given.keys()):
+            raise TacitError(f"{folder / 'config.toml'} is not whole, it has no {missing[0]}: start a new run")
+        config = configs.make(given)
         config = replace(config, engine=engine or config.engine, track=track or config.track)
         trackers.check(config.track)
         try:
@@ -117,14 +121,21 @@ class Experiment:
             raise TacitError(f"the data is not the same as when {folder} was started: restore it, or start a new run")
         return cls(config, folder, job, split)
 
-    def rounds(self) -> Iterator[Record]:
-        """Play the rounds that are left. Closing the iterator at any time leaves a run that can be resumed."""
+    def rounds(self, courier: Courier | None = None) -> Generator[Record, None, None]:
+        """Play the rounds that are left. Closing the generator at any time leaves a run that can be resumed.
+
+        A courier that is given stays its owner's; its clients may keep their memories themselves, and these know of
+        the last rounds only, so that every round is saved.
+        """
+        if courier is None:
+            configs.on_one_machine(self.config)
         with ExitStack() as stack:
             lock = stack.enter_context(locked(self.folder))
             stack.enter_context(one_thread())
             position, length = self._restore()
             log = stack.enter_context(_open_log(self.folder / "rounds.jsonl", length))
-            courier = stack.enter_context(closing(self._courier(lock)))
+            every = 1 if courier else self.config.log.checkpoint_every
+            courier = courier or stack.enter_context(closing(self._courier(lock)))
             track = stack.enter_context(trackers.opened(self.config, self.folder, position.round))
             saved = logged = position.round
             try:
@@ -132,7 +143,7 @@ class Experiment:
                     log.write(line(record).encode())
                     logged = position.round
                     self._note_errors(record.round, record.details)
-                    if position.round % self.config.log.checkpoint_every == 0 or position.round == self.job.rounds:
+                    if position.round % every == 0 or position.round == self.job.rounds:
                         self._save(position, log)
                         saved = position.round
                     track(record)
@@ -150,21 +161,29 @@ class Experiment:
 
     def result(self) -> Result:
         """What a finished run came to."""
-        log = self.folder / "rounds.jsonl"
-        lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
-        if len(lines) < self.job.rounds:
+        records = self._records(self.job.rounds)
+        if len(records) < self.job.rounds:
             raise TacitError(f"{self.folder} is not finished: go on with `tacit resume {self.folder}`")
         model = self.folder / "model.safetensors"
         params = load_file(model) if model.exists() else None
-        return Result(self.config, [json.loads(line) for line in lines], params, self.job)
+        return Result(self.config, records, params, self.job)
 
     def traffic(self) -> int:
         """Bytes of all rounds in the log so far, both ways."""
-        log = self.folder / "rounds.jsonl"
-        records = map(
-            json.loads, log.read_text(encoding="utf-8").splitlines()[: self.finished_rounds()] if log.exists() else []
-        )
+        records = self._records(self.finished_rounds())
         return sum(record["bytes_up"] + record["bytes_down"] for record in records)
+
+    def _records(self, count: int) -> list[dict[str, Any]]:
+        """The first so many rounds in the log, which may end in the middle of a later one."""
+        log = self.folder / "rounds.jsonl"
+        try:
+            lines = log.read_bytes().splitlines()[:count] if log.exists() else []
+            records = [json.loads(line) for line in lines]
+            if not all(isinstance(record, dict) and "bytes_up" in record for record in records):
+                raise ValueError("a line of it is not a round")
+        except (OSError, ValueError) as error:
+            raise TacitError(f"{log} can not be read ({error}): start the run again elsewhere") from error
+        return records
 
     def finished_rounds(self) -> int:
         """How many rounds the last checkpoint holds."""
@@ -178,6 +197,8 @@ class Experiment:
     def _courier(self, lock: IO[bytes]) -> Courier:
         engine = self.config.engine
         workers = (os.cpu_count() or 1) if engine.workers is None else engine.workers
+        if engine.name == "flower":
+            return simulation(self.job, self.config, max(1, workers))
         if not workers:
             return InlineCourier(self.job, engine.strict)
         return LocalCourier(self.job, workers, private=[lock])

@@ -83,7 +83,10 @@ def test_quick_rows_and_settings(shell: Shell) -> None:
 @pytest.mark.parametrize(
     "words, said",
     [
-        (["run", "nothing"], "unknown benchmark 'nothing'"),
+        (
+            ["run", "nothing"],
+            "tacit: unknown benchmark 'nothing': choose one of `tacit bench ls`, or give the path of a TOML file\n",
+        ),
         (["run", "nothing.toml"], "there is no file nothing.toml"),
         (["run", "small_table.toml", "--only", "fedavk"], "unknown row 'fedavk': did you mean 'fedavg'?"),
         (["run", "small_table.toml", "--seeds", "a"], "'a' is not a seed"),

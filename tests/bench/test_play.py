@@ -100,7 +100,7 @@ def test_an_interrupted_cell_goes_on_with_another_engine(tmp_path: Path) -> None
     heard([alone])
     rounds = cells.begin(cell).rounds()
     next(rounds)
-    rounds.close()  # type: ignore[attr-defined]
+    rounds.close()
     assert cells.rounds_done(cell) == 1
     said, _ = heard(small.planned(path, tmp_path / "runs", extra={"engine.workers": 2})[:1])
     assert said.startswith("1/1 cells")

@@ -1,7 +1,9 @@
-"""The tables of the papers: all there, every number in a cell that is played, and a smaller scale that can be dealt."""
+"""The tables of the papers: all there, every number from the paper and in a cell that is played, a smaller scale."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
+from decimal import Decimal
 from functools import cache
 
 import pytest
@@ -10,6 +12,7 @@ from tacit.bench import cells, files
 from tacit.bench.cells import Spot
 from tacit.data.scenario import Scenario, split
 from tacit.random import Streams
+from tests.data.real import SHARED
 from tests.data.test_papers import CLASS_COUNTS, labels_of
 
 TABLES = {
@@ -48,6 +51,81 @@ def test_every_number_is_an_accuracy_of_a_cell_that_is_played(name: str) -> None
     numbers = {(column, row): number for row, of in published.items() for column, number in of.items()}
     assert all(0 < number < 100 for number in numbers.values())
     assert numbers.keys() <= {spot.place for spot in planned(name, False)}
+
+
+# Where the numbers come from: texts of the papers, read from their pages by a machine, and how many lines before and
+# after a mention of a table the table itself is to be looked for.
+
+TEXTS = {
+    "fedmatch": ("papers/fedmatch.txt", 20),
+    "moon": ("papers/slides-moon-fedmix-fedmatch.txt", 10),
+    "fedmix": ("papers/slides-moon-fedmix-fedmatch.txt", 15),
+    "fedsiam": ("papers/fedsiam.txt", 40),
+    "fedseal": ("papers/fedseal.txt", 30),
+    "ssfl": ("papers/ssfl-benchmark.txt", 40),
+}
+FACTS = {"fedmix-table4": "local-epoch sweep"}  # which the text leaves out and FACTS.md has, in a line with these words
+SAME_TABLE = {"moon-cifar10": "moon-table1"}  # at another scale
+WITH_NUMBERS = [name for name, path in files.names().items() if "[published." in path.read_text(encoding="utf-8")]
+
+
+def numbers(text: str) -> set[Decimal]:
+    """Every number of a text, in percent: 74.37, 74.37 ± 0.2, .7437; a bar over digits does not part them."""
+    plain = re.sub(r"\\[a-zA-Z]+|[{}$*]", "", text.replace("\\pm", " ± "))
+    found = {Decimal(number) for number in re.findall(r"(?<![\w.])\d*\.?\d+(?!\w|\.\d)", plain)}
+    return found | {100 * number for number in found if number < 1}
+
+
+def mention(name: str) -> str:
+    """How the paper calls a table: `ssfl-table-c1` is Table C.1."""
+    kind, letter, number = re.findall(r"-(table|figure)-?([a-z]?)(\d+)", SAME_TABLE.get(name, name))[0]
+    return f"{kind.title()} {letter.upper() + '.' if letter else ''}{number}"
+
+
+def around(text: str, words: str, near: int) -> str:
+    """The lines that mention something, and so many before and after each."""
+    lines = text.splitlines()
+    places = [place for place, line in enumerate(lines) if re.search(rf"{re.escape(words)}(?!\d)", line)]
+    return "\n".join(line for place, line in enumerate(lines) if any(abs(place - at) <= near for at in places))
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("name", WITH_NUMBERS)
+def test_every_number_stands_in_the_paper_near_its_table(name: str) -> None:
+    path, near = ("FACTS.md", 0) if name in FACTS else TEXTS[name.partition("-")[0]]
+    source = SHARED.parent / path
+    if not source.exists():
+        pytest.skip(f"{path} is not on this machine")
+    printed = numbers(around(source.read_text(encoding="utf-8"), FACTS.get(name) or mention(name), near))
+    published = {
+        (row, column): number for row, of in files.find(name).published.items() for column, number in of.items()
+    }
+    assert [place for place, number in published.items() if Decimal(str(number)) not in printed] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["74.37", "74.37%", "is 74.37.", "**74.37** ± 0.2", "$74.\\overline{37}\\pm0.2$", "74.37/73.8", ".7437", "0.7437"],
+)
+def test_a_number_is_found_however_it_is_written(text: str) -> None:
+    assert Decimal("74.37") in numbers(text)
+
+
+@pytest.mark.parametrize("text", ["74.371", "174.37", "74.3", "7437", "74.37.1", "x74.37", "7.437"])
+def test_another_number_is_not_taken_for_it(text: str) -> None:
+    assert Decimal("74.37") not in numbers(text)
+
+
+def test_all_tables_with_numbers_are_looked_up() -> None:
+    assert set(NAMES) - WITHOUT_NUMBERS <= set(WITH_NUMBERS)
+    assert mention("ssfl-table-c1") == "Table C.1"
+    assert mention("fedsiam-table5-mnist-15") == "Table 5"
+    assert mention("moon-cifar10") == "Table 1"
+
+
+def test_only_what_is_near_a_mention_counts() -> None:
+    text = "1.5\n2.5\nTable 1: accuracies\n3.5\n4.5\nTable 10\n5.5"
+    assert numbers(around(text, "Table 1", 1)) == {Decimal("2.5"), Decimal(1), Decimal("3.5")}
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,5 +1,6 @@
 """Small federations, a method that does as it is told, and processes to kill: what the engine tests build with."""
 
+import json
 import os
 import signal
 import time
@@ -15,11 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+import tacit
+from tacit import config as configs
 from tacit import nets
 from tacit.data.augment import ImageViews
 from tacit.engines.local import one_thread
 from tacit.engines.loop import Courier, Job, Position, play
 from tacit.engines.memory import Memories
+from tacit.experiment import Experiment
 from tacit.federation import Federation, Samples, ServerData
 from tacit.method import ClientContext, Method, Needs, Reply, ServerContext, Training
 from tacit.params import Params, mean
@@ -63,6 +67,21 @@ def write_images(path: Path, train: int = 120, test: int = 30) -> Path:
     x, y = (part.numpy() for part in images(train + test))
     np.savez(path, x=x[:train], y=y[:train], x_test=x[train:], y_test=y[train:])
     return path
+
+
+def stop_and_go_on(settings: Mapping[str, Any], folder: Path, played: int = 1) -> None:
+    """A run that is stopped after so many rounds, and resumed."""
+    started = Experiment.create(configs.from_options(settings), folder).rounds()
+    for _ in range(played):
+        next(started)
+    started.close()
+    tacit.resume(folder)
+
+
+def remains(folder: Path) -> tuple[list[dict[str, Any]], bytes]:
+    """What a run leaves, without the time it took."""
+    records = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    return [record | {"seconds": 0} for record in records], (folder / "model.safetensors").read_bytes()
 
 
 def job(method: Method[Any, Any, Any, Any], **changes: Any) -> Job:

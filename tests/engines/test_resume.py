@@ -366,11 +366,11 @@ def test_a_checkpoint_that_can_not_be_written_leaves_the_one_before(
 def test_closing_in_between_saves_what_was_played(tmp_path: Path) -> None:
     config = configs.from_options(tiny(tmp_path, **{"log.checkpoint_every": 3}))
     experiment = Experiment.create(config, tmp_path / "run")
-    rounds: Iterator[object] = experiment.rounds()
+    rounds = experiment.rounds()
     next(rounds)
     next(rounds)
     assert experiment.finished_rounds() == 0
-    rounds.close()  # type: ignore[attr-defined]
+    rounds.close()
     assert experiment.finished_rounds() == 2
     assert [record.round for record in Experiment.reopen(tmp_path / "run").rounds()] == [2]
 
@@ -381,7 +381,7 @@ def unfinished(folder: Path) -> Path:
     rounds = Experiment.create(configs.from_options(tiny(folder)), folder / "run").rounds()
     next(rounds)
     next(rounds)
-    rounds.close()  # type: ignore[attr-defined]
+    rounds.close()
     return folder / "run"
 
 
@@ -443,7 +443,7 @@ def test_the_same_bits_with_another_number_of_workers_after_the_kill(tmp_path: P
     tacit.run(out=tmp_path / "alone", **settings)
     rounds = Experiment.create(configs.from_options(settings), tmp_path / "run").rounds()
     next(rounds)
-    rounds.close()  # type: ignore[attr-defined]
+    rounds.close()
     config = tmp_path / "run" / "config.toml"
     config.write_text(config.read_text().replace("workers = 0", "workers = 2"))
     tacit.resume(tmp_path / "run")

@@ -542,3 +542,24 @@ def test_finite_lets_everything_else_through() -> None:
     for value in fine:
         assert finite(value)
         assert finite(Mixed({"a": value}, (value,)))
+
+
+@given(messages)
+@examples(100)
+def test_a_message_taken_apart_is_put_together_again_and_counts_as_many_bytes_as_encoded(message: Any) -> None:
+    parts = CODEC.take_apart(message)
+    assert same(CODEC.put_together(parts), message)
+    assert len(parts) == len(CODEC.encode(message))
+
+
+def test_the_parts_of_a_message_are_named_by_their_place_in_it() -> None:
+    sparse = Sparse((40,), torch.tensor([3]), torch.tensor([1.0]))
+    message = Pair({"conv/weight": torch.zeros(2, 3), "conv": {"weight": torch.ones(1)}}, [sparse])
+    parts = CODEC.take_apart(message)
+    assert {name: (value.kind, value.shape) for name, value in parts.values.items()} == {
+        "left/conv/weight": ("float32", (2, 3)),
+        "left/conv/weight#1": ("float32", (1,)),
+        "right/0/positions": ("<u1", (1,)),
+        "right/0/values": ("float32", (1,)),
+    }
+    assert list(CODEC.take_apart(torch.zeros(1)).values) == ["value"]

@@ -1,37 +1,41 @@
 """EASGD: worker and centre pull at each other with the same force, so their sum is conserved."""
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import tacit
-from tacit.engines import checkpoint
 from tacit.engines.faults import Faults
 from tacit.engines.inline import InlineCourier
-from tacit.engines.loop import Job, Position, play
-from tacit.engines.memory import Memories
+from tacit.engines.loop import Job
 from tacit.errors import TacitError
 from tacit.learn import fit
 from tacit.method import Training
 from tacit.methods.easgd import Easgd, EasgdDown, EasgdMemory, EasgdUp
 from tacit.methods.local_only import LocalOnly
-from tacit.nets import build
 from tacit.objectives import FixMatch, Supervised
-from tacit.params import Params, add, lerp, mean, scale, sub
+from tacit.params import add, lerp, mean, scale, sub
 from tests.engines import farm
 from tests.toys import (
+    PLAIN_SGD,
+    SIX,
     EagerCourier,
     Moment,
     Quadratic,
     apart,
     federation,
+    finished,
     hide,
     images,
     job,
+    labeled,
     linear,
+    normed,
+    number,
+    p,
     play_all,
     point,
     points,
@@ -41,20 +45,11 @@ from tests.toys import (
     visit,
 )
 
-ONE_STEP = Training(steps=1, lr=0.1, momentum=0.0, batch=4)
+ONE_STEP = replace(PLAIN_SGD, steps=1)
 
 
-def p(value: float) -> Params:
-    return {"p": torch.tensor([value], dtype=torch.float64)}
-
-
-def number(w: Params) -> float:
-    return w["p"].item()
-
-
-def given(method: Easgd | None = None, clients: int = 3, **options: Any) -> Job:
-    settings: dict[str, Any] = {"train": Training(epochs=2, batch=6, lr=0.1)} | options
-    return job(method or Easgd(), federation([points(k, 20) for k in range(clients)]), linear(), **settings)
+def given(method: Any = None, **options: Any) -> Job:
+    return labeled(method or Easgd(), **options)
 
 
 # Two workers with targets 0 and 3 and a = 1, all at 1; β = 0.9, so α = 0.45; one step of 0.1.
@@ -111,7 +106,7 @@ def test_without_elasticity_workers_are_alone_and_the_centre_never_moves() -> No
     still = play_all(given(Easgd(beta=0.0)))
     start = given().server(0, {}).initial()
     assert same(still.state.w, start)
-    alone = play_all(given(LocalOnly(Supervised())))  # type: ignore[arg-type]
+    alone = play_all(given(LocalOnly(Supervised())))
     assert all(same(still.memories[k].x, alone.memories[k].w) for k in range(3))
     pulled = play_all(given())
     assert not any(same(pulled.memories[k].x, alone.memories[k].w) for k in range(3))
@@ -125,8 +120,6 @@ def test_one_worker_with_all_the_force_changes_places_with_the_centre() -> None:
 
 
 # The invariant: an exchange conserves Σ x^i + x̃. The cosine reaches 0 half way, and from there nobody learns.
-
-SIX = [[0.0, 1.0], [1.0, 3.0], [2.0, 2.0], [-1.0, 1.0], [4.0, 0.5], [-3.0, 2.0]]
 
 
 def frozen(courier: type[InlineCourier] = InlineCourier, **options: Any) -> list[Moment]:
@@ -219,7 +212,7 @@ def test_momentum_stays_with_the_worker_where_asked() -> None:
 
 
 def test_statistics_of_the_centre_stay_variances() -> None:
-    net = build("lenet", (1, 16, 16), 3, "batch", width=0.5)
+    net = normed()
     train = Training(steps=4, batch=4, lr=0.05)
     given = job(Easgd(beta=1.0), federation([images(0, 12), images(1, 12)]), net, train=train, rounds=4)
     for moment in rounds(given):
@@ -239,21 +232,6 @@ def test_labels_nowhere_are_refused(changes: dict[str, Any], tmp_path: Path) -> 
     }
     with pytest.raises(TacitError, match="needs labels at the clients|labels at the client need a number"):
         tacit.run(**settings | changes)
-
-
-def finished(task: Job, folder: Path, stop: int | None = None) -> bytes:
-    """All that a job comes to, in bytes; with `stop`, saved after so many rounds and gone on with from the disk."""
-    position = Position(Memories(folder / "memories", 1 << 30))
-    if stop is not None:
-        for _ in zip(range(stop), play(task, InlineCourier(task, strict=True), position), strict=False):
-            pass
-        checkpoint.save(folder, position, task.codec, 0)
-        position, _ = checkpoint.load(folder, task.codec, Memories(folder / "memories", 1 << 30), task.device)
-        assert position.round == stop
-    for _ in play(task, InlineCourier(task, strict=True), position):
-        pass
-    kept = [position.memories.get(k) or b"" for k in range(task.federation.clients)]
-    return b"|".join([task.codec.encode(position.state), *kept])
 
 
 def test_resumed_is_uninterrupted(tmp_path: Path) -> None:

@@ -28,7 +28,6 @@ from tacit.methods.fedmatch import (
     FedMatchMemory,
     FedMatchState,
     FedMatchUp,
-    Neighbours,
     Pair,
     Rate,
     theta,
@@ -36,6 +35,7 @@ from tacit.methods.fedmatch import (
 from tacit.methods.server_only import ServerOnly
 from tacit.nets import Net, build
 from tacit.objectives import Supervised
+from tacit.objectives.inter_client import Neighbours
 from tacit.params import Params, patch, sparsify, zeros_like
 from tests.objectives.bench import EYE, FLIPPED, Scaled
 from tests.toys import (
@@ -46,6 +46,7 @@ from tests.toys import (
     images,
     job,
     linear,
+    normed,
     play_all,
     points,
     rounds,
@@ -310,7 +311,7 @@ def test_undivided_a_helper_is_a_whole_model() -> None:
 
 @pytest.mark.parametrize("method", [FedMatch(), replace(BARE, learns="psi"), replace(BARE, learns="one")])
 def test_batch_statistics_are_sigmas_and_are_not_doubled(method: FedMatch) -> None:
-    net = build("lenet", (1, 16, 16), 3, "batch", width=0.5)
+    net = normed()
     data = federation([hide(images(k, 9), 3) for k in range(2)], test=images(9, 9))
     last = list(rounds(job(method, data, net, train=Training(batch=4, lr=0.01))))[-1]
     begin = net.init(torch.Generator())
@@ -755,7 +756,7 @@ def test_fewer_bytes_travel_once_nothing_changes() -> None:
 # Reductions.
 
 PLAIN = replace(BARE, helpers=0, lambda_iccs=0.0)
-NETS = {"linear": lambda: linear(256), "batch": lambda: build("lenet", (1, 16, 16), 3, "batch", width=0.5)}
+NETS = {"linear": lambda: linear(256), "batch": normed}
 
 
 class Grey(Scaled):

@@ -1,6 +1,5 @@
 """FedMix and its family: Algorithm 2 by hand, what a mean is made of, who hears which means, and what λ = 0 leaves."""
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -23,7 +22,6 @@ from tacit.engines.faults import Faults
 from tacit.engines.loop import Job
 from tacit.engines.wire import finite
 from tacit.errors import TacitError
-from tacit.experiment import Experiment
 from tacit.federation import Samples
 from tacit.learn import fit
 from tacit.method import Training
@@ -44,7 +42,22 @@ from tacit.nets import build
 from tacit.objectives import Mixup, Supervised
 from tacit.params import Params
 from tests.engines import farm
-from tests.toys import Moment, apart, federation, hide, images, job, linear, play_all, points, rounds, same, visit
+from tests.toys import (
+    Moment,
+    apart,
+    federation,
+    hide,
+    images,
+    job,
+    linear,
+    normed,
+    play_all,
+    points,
+    rounds,
+    same,
+    text,
+    visit,
+)
 
 TRAIN = Training(epochs=2, batch=6, lr=0.1)
 FAMILY = [NaiveMix, FedMix, GlobalMix]
@@ -230,7 +243,7 @@ def test_without_a_share_it_is_fedavg_or_fedprox_to_the_last_bit(kind: Any, mu: 
 
 @pytest.mark.parametrize("kind", [NaiveMix, FedMix])
 def test_without_a_share_it_is_fedavg_with_convolutions_and_batch_norm(kind: Any) -> None:
-    net = build("lenet", (1, 16, 16), 3, "batch", width=0.5)
+    net = normed()
     data = federation([images(k, 9) for k in range(3)], views=ImageViews((0.3,), (0.2,), flip=False))
     given = job(kind(lam=0.0), data, net, train=Training(batch=4, lr=0.05), cohort=2)
     assert same(play_all(given).state.common.w, from_round_one(FedAvg(Supervised(), "samples"), given))
@@ -657,9 +670,7 @@ OPTIONS: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", ["fedmix", "naivemix", "localmix", "globalmix"])
 def test_text_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    x, y = torch.zeros(30, 6, dtype=torch.uint8), torch.arange(30) % 3
-    text = sources.Source("shakespeare", x, y, x, y, ("a", "b", "c"), (), (), flip=False, text=True)
-    monkeypatch.setattr(sources, "load", lambda *of: text)
+    monkeypatch.setattr(sources, "load", lambda *of: text())
     config = configs.from_options(OPTIONS | {"method": name, "data": "shakespeare", "net": "lstm"})
     with pytest.raises(TacitError) as caught:
         prepare.build_job(config)
@@ -672,7 +683,7 @@ def test_samples_of_others_are_shown_in_simulations_only(tmp_path: Path) -> None
     data = str(farm.write_images(tmp_path / "images.npz", 60, 15))
     config = configs.from_options(OPTIONS | {"method": "globalmix", "data": data})
     prepare.build_job(config)
-    elsewhere = replace(config.engine, name="flower")  # type: ignore[arg-type]
+    elsewhere = replace(config.engine, name="flower")
     with pytest.raises(TacitError) as caught:
         prepare.build_job(replace(config, engine=elsewhere))
     assert str(caught.value) == (
@@ -691,21 +702,11 @@ def test_groups_of_one_are_refused_before_anything_is_written(tmp_path: Path, na
     assert not (tmp_path / "run").exists()
 
 
-def remains(folder: Path) -> tuple[list[dict[str, Any]], bytes]:
-    """What a run leaves, without the time it took."""
-    records = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-    return [record | {"seconds": 0} for record in records], (folder / "model.safetensors").read_bytes()
-
-
 @pytest.mark.parametrize("name, played", [("fedmix", 1), ("fedmix", 2), ("globalmix", 2)])
 def test_a_run_that_stopped_goes_on_with_the_same_bits(tmp_path: Path, name: str, played: int) -> None:
     data = str(farm.write_images(tmp_path / "images.npz", 60, 15))
     settings = OPTIONS | {"data": data, "method": name, "train.optimizer": "keep", "engine.memory_mb": 1e-6}
     tacit.run(out=tmp_path / "alone", **settings)
-    started = Experiment.create(configs.from_options(settings), tmp_path / "run").rounds()
-    for _ in range(played):
-        next(started)
-    started.close()  # type: ignore[attr-defined]
-    tacit.resume(tmp_path / "run")
-    assert remains(tmp_path / "run") == remains(tmp_path / "alone")
-    assert finite(torch.tensor(remains(tmp_path / "run")[0][-1]["loss"]))
+    farm.stop_and_go_on(settings, tmp_path / "run", played)
+    assert farm.remains(tmp_path / "run") == farm.remains(tmp_path / "alone")
+    assert finite(torch.tensor(farm.remains(tmp_path / "run")[0][-1]["loss"]))

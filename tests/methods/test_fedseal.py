@@ -1,8 +1,7 @@
 """FedSEAL: Eq. 2 to 15 by hand, who hears and who trains, the mean over models, and what it is without its ideas."""
 
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf, log
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from torch import Tensor
 from torch.nn import functional
 
 import tacit
-from tacit import config as configs
 from tacit import params
 from tacit.averaging import WeightsDown, WeightsUp
 from tacit.engines.faults import Faults
@@ -21,13 +19,11 @@ from tacit.engines.loop import Job
 from tacit.engines.wire import finite
 from tacit.engines.work import visit as engine_visit
 from tacit.errors import TacitError
-from tacit.experiment import Experiment
 from tacit.federation import Samples
 from tacit.learn import fit, predict
 from tacit.method import Training
 from tacit.methods.fedavg import FedAvg
 from tacit.methods.fedseal import FedSeal, FedSealDown, FedSealMemory, thresholds
-from tacit.nets import build
 from tacit.objectives import FixMatch, Supervised
 from tacit.params import Params
 from tests.engines import farm
@@ -35,12 +31,14 @@ from tests.objectives.bench import Scaled
 from tests.toys import (
     Identity,
     Moment,
+    Noisy,
     apart,
     federation,
     hide,
     images,
     job,
     linear,
+    normed,
     play_all,
     points,
     rounds,
@@ -376,6 +374,8 @@ def test_without_a_cap_lambda_grows_until_round_100() -> None:
 
 def test_a_lambda_that_starts_above_the_cap_stays() -> None:
     assert [FedSeal(lambda_start=2.0).weight(r) for r in (0, 7)] == [2.0, 2.0]
+    assert FedSeal(lambda_decay=1e-200).weight(2) == 1
+    assert FedSeal(lambda_decay=1e-200, lambda_start=0.0).weight(2) == 0
 
 
 # Step 1: the server.
@@ -459,20 +459,6 @@ def test_the_server_keeps_its_momentum_if_told_to() -> None:
 
 
 # Reductions.
-
-
-@dataclass(frozen=True)
-class Noisy:
-    """Views that draw from their stream."""
-
-    def plain(self, x: Tensor) -> Tensor:
-        return x
-
-    def weak(self, x: Tensor, stream: torch.Generator) -> Tensor:
-        return x + 0.1 * torch.randn(x.shape, generator=stream)
-
-    def strong(self, x: Tensor, stream: torch.Generator) -> Tensor:
-        return x + 0.5 * torch.randn(x.shape, generator=stream)
 
 
 BARE = FedSeal(bootstrap=0, ensemble=False, negative=False, threshold=0.0, lambda_start=1.0)
@@ -604,12 +590,6 @@ def test_what_it_needs_is_asked_for_in_one_sentence(tmp_path: Path, options: dic
     assert not (tmp_path / "run").exists()
 
 
-def remains(folder: Path) -> tuple[list[dict[str, Any]], bytes]:
-    """What a run leaves, without the time it took."""
-    records = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-    return [record | {"seconds": 0} for record in records], (folder / "model.safetensors").read_bytes()
-
-
 def test_a_run_that_stopped_goes_on_with_the_same_bits(tmp_path: Path) -> None:
     data = str(farm.write_images(tmp_path / "images.npz"))
     fine = {
@@ -622,17 +602,14 @@ def test_a_run_that_stopped_goes_on_with_the_same_bits(tmp_path: Path) -> None:
     }
     settings = OPTIONS | fine | {"train.optimizer": "keep", "engine.memory_mb": 1e-6}
     tacit.run(out=tmp_path / "alone", **settings)
-    played = Experiment.create(configs.from_options(settings), tmp_path / "run").rounds()
-    next(played)
-    played.close()  # type: ignore[attr-defined]
-    tacit.resume(tmp_path / "run")
-    assert remains(tmp_path / "run") == remains(tmp_path / "alone")
-    assert sum(record["bytes_up"] for record in remains(tmp_path / "run")[0]) > 0
+    farm.stop_and_go_on(settings, tmp_path / "run")
+    assert farm.remains(tmp_path / "run") == farm.remains(tmp_path / "alone")
+    assert sum(record["bytes_up"] for record in farm.remains(tmp_path / "run")[0]) > 0
 
 
 @pytest.mark.parametrize("buffers", ["average", "keep", "recompute"])
 def test_batch_statistics_follow_the_setting(buffers: Any) -> None:
-    net = build("lenet", (1, 16, 16), 3, "batch", width=0.5)
+    net = normed()
     data = federation([hide(images(k, 9)) for k in range(3)], images(50, 6), images(60, 12), images(70, 6))
     train = Training(batch=4, lr=0.05, buffers=buffers)
     task = job(FedSeal(bootstrap=2, theta=0.3), data, net, train=train, cohort=2)

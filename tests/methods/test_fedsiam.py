@@ -1,6 +1,6 @@
 """FedSiam: Eq. 2 to 12 by hand, Π, MT and D as they reduce to each other, what travels and what is borrowed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from math import ceil, exp, inf, nan
@@ -16,11 +16,9 @@ from torch.nn import functional
 
 import tacit
 from tacit import catalog, cli, params
-from tacit.config import from_options
 from tacit.engines.faults import Faults
 from tacit.engines.loop import Job
 from tacit.engines.wire import finite
-from tacit.experiment import Experiment
 from tacit.federation import Samples
 from tacit.learn import batches
 from tacit.method import Training
@@ -137,11 +135,11 @@ def test_a_share_tau_of_the_window_reaches_the_boundary(numbers: list[int], tau:
 
 # Eq. 11 and 12.
 
-PAPER = {"rounds": 50, "mu": 0.5, "phi_end": 40}
+PAPER: dict[str, Any] = {"rounds": 50, "mu": 0.5, "phi_end": 40}
 
 
 def test_the_linear_curve_at_its_corners() -> None:
-    tau = {r: linear(r, phi_g=3, **PAPER) for r in range(1, 51)}  # type: ignore[arg-type]
+    tau = {r: linear(r, phi_g=3, **PAPER) for r in range(1, 51)}
     assert (tau[1], tau[3], tau[50]) == (0, 0, 0)
     assert tau[4] == pytest.approx(2 * 0.5 * 50 * 46 / 47**2)
     assert tau[40] == pytest.approx(2 * 0.5 * 50 * 10 / 47**2)
@@ -149,7 +147,7 @@ def test_the_linear_curve_at_its_corners() -> None:
 
 
 def test_the_rectangle_at_its_corners() -> None:
-    tau = {r: rectangle(r, phi_g=10, **PAPER) for r in range(1, 51)}  # type: ignore[arg-type]
+    tau = {r: rectangle(r, phi_g=10, **PAPER) for r in range(1, 51)}
     assert {tau[r] for r in range(11, 40)} == {0.5 * 50 / 30}
     assert {tau[r] for r in (1, 10, 40, 50)} == {0}
 
@@ -158,9 +156,9 @@ RATES = pytest.mark.parametrize("mu", [0.3, 0.5, 0.9, 1.0])
 CORNERS = pytest.mark.parametrize("total, phi_g, phi_end", [(50, 3, 40), (50, 10, 40), (200, 10, 150), (20, 0, 20)])
 
 
-def middle(curve: Any, total: int, mu: float, phi_g: int, phi_end: int) -> float:
+def middle(curve: Callable[..., float], total: int, mu: float, phi_g: int, phi_end: int) -> float:
     """The mean of an uncut curve over the rounds R_g = 1 … R_G."""
-    return sum(curve(r, total, mu, phi_g, phi_end) for r in range(1, total + 1)) / total  # type: ignore[no-any-return]
+    return sum(curve(r, total, mu, phi_g, phi_end) for r in range(1, total + 1)) / total
 
 
 @RATES
@@ -222,9 +220,14 @@ SIAM_PI = FedSiamPi(ramp=0)
 
 def models(task: Job) -> list[Params]:
     """The common model after every round."""
-    found = [task.method.model(moment.state) for moment in rounds(task)]
-    assert all(model is not None for model in found)
-    return found  # type: ignore[return-value]
+    return [shipped(task, moment.state) for moment in rounds(task)]
+
+
+def shipped(task: Job, state: FedSiamState) -> Params:
+    """The common model, which these methods have."""
+    model = task.method.model(state)
+    assert model is not None
+    return model
 
 
 def alike(one: Job, other: Job) -> list[bool]:
@@ -407,12 +410,13 @@ def test_only_layers_that_differ_travel_down() -> None:
 
 
 def test_the_window_holds_phi_g_rounds() -> None:
-    task = on_points(FedSiamD(phi_g=2, mu=0.3), rounds=5)
+    method = FedSiamD(phi_g=2, mu=0.3)
+    task = on_points(method, rounds=5)
     state, memories, sent = task.method.start(task.server(0, {})), dict[int, Any](), list[Tensor]()
     for round in range(5):
         server = task.server(round, {})
         state, downs = task.method.send(server, state)
-        assert {down.boundary for down in downs.values()} == {boundary(sent[-2:], task.method.tau(round + 1, 5))}  # type: ignore[attr-defined]
+        assert {down.boundary for down in downs.values()} == {boundary(sent[-2:], method.tau(round + 1, 5))}
         replies = {k: visit(task, k, down, memories.get(k), round) for k, down in downs.items()}
         sent.append(torch.cat([reply.up.divergence for reply in replies.values()]))
         memories = {k: reply.memory for k, reply in replies.items()}
@@ -433,8 +437,9 @@ def test_after_pi_everything_travels_while_zeros_fill_the_quantile() -> None:
 
     τ is 0.47, 0.41, 0.36 in rounds 4, 5, 6; Π has left a share 1, 2/3, 1/3 of zeros, more than 1 - τ but in the last.
     """
-    task = on_images(FedSiamD(phi_g=3, mu=0.8), rounds=12)
-    assert [task.method.tau(r, 12) for r in (4, 5, 6)] == pytest.approx([0.474, 0.415, 0.356], abs=1e-3)  # type: ignore[attr-defined]
+    method = FedSiamD(phi_g=3, mu=0.8)
+    task = on_images(method, rounds=12)
+    assert [method.tau(r, 12) for r in (4, 5, 6)] == pytest.approx([0.474, 0.415, 0.356], abs=1e-3)
     moments = list(rounds(task))
     sent = [moment.record.server["online_sent"] for moment in moments]
     assert sent[:5] == [0, 0, 0, 1, 1]
@@ -700,7 +705,7 @@ def test_statistics_of_the_target(statistics: Any) -> None:
 def test_the_net_that_is_shipped(ships: Any) -> None:
     task = on_points(FedSiamMT(ships=ships))
     pair = apart_pair(task.net)
-    assert same(task.method.model(FedSiamState(pair)), getattr(pair, ships))  # type: ignore[arg-type]
+    assert same(shipped(task, FedSiamState(pair)), getattr(pair, ships))
     reply = reply_to(task, -inf)
     assert same(reply.model, getattr(reply.up, ships))
 
@@ -752,17 +757,9 @@ def test_a_run_that_is_gone_on_with_has_the_bits_of_one_that_was_left_alone(tmp_
         "workers": 0,
         "train.optimizer": "keep",
     }
-    alone = tacit.run(out=tmp_path / "alone", **options)
-    begun = Experiment.create(from_options(options), tmp_path / "run").rounds()
-    for _ in range(3):
-        next(begun)
-    begun.close()  # type: ignore[attr-defined]
-    again = tacit.resume(tmp_path / "run")
-    assert alone.params is not None
-    assert again.params is not None
-    assert same(alone.params, again.params)
-    without_time = [[{**record, "seconds": 0} for record in run.history] for run in (alone, again)]
-    assert without_time[0] == without_time[1]
+    tacit.run(out=tmp_path / "alone", **options)
+    farm.stop_and_go_on(options, tmp_path / "run", 3)
+    assert farm.remains(tmp_path / "run") == farm.remains(tmp_path / "alone")
 
 
 # Settings.
@@ -829,7 +826,8 @@ def run_in(folder: Path, monkeypatch: pytest.MonkeyPatch, *words: object) -> int
     monkeypatch.setattr("sys.argv", ["tacit", "run", *map(str, words), *map(str, TINY), "--out", "run"])
     with pytest.raises(SystemExit) as ended:
         cli.main()
-    return ended.value.code  # type: ignore[return-value]
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
 
 
 @pytest.mark.parametrize("labels, partition, gamma", SETTINGS)

@@ -1,8 +1,7 @@
 """MOON: Algorithm 1 by hand, what the second term sees, whom a party remembers, and what is left without it."""
 
-import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import tacit
-from tacit import config as configs
 from tacit.averaging import WeightsDown
 from tacit.engines.faults import Faults
 from tacit.engines.loop import Job
 from tacit.engines.wire import finite
 from tacit.errors import TacitError
-from tacit.experiment import Experiment
 from tacit.federation import Samples
 from tacit.learn import fit
 from tacit.method import Training
@@ -28,7 +25,7 @@ from tacit.nets import Net, build
 from tacit.objectives import FixMatch, MeanTeacher, Supervised
 from tacit.params import Params, clone
 from tests.engines import farm
-from tests.toys import apart, federation, hide, images, job, play_all, points, rounds, same, visit
+from tests.toys import Noisy, apart, federation, hide, images, job, normed, play_all, points, rounds, same, visit
 
 PASSES: list[tuple[bool, bool, Tensor]] = []  # training mode, with gradient, inputs: of every pass through `Small`
 TRAIN = Training(epochs=2, batch=6, lr=0.1)
@@ -57,20 +54,6 @@ def passes() -> Iterator[None]:
     PASSES.clear()
     yield
     PASSES.clear()
-
-
-@dataclass(frozen=True)
-class Noisy:
-    """Views that draw from their stream."""
-
-    def plain(self, x: Tensor) -> Tensor:
-        return x
-
-    def weak(self, x: Tensor, stream: torch.Generator) -> Tensor:
-        return x + 0.1 * torch.randn(x.shape, generator=stream)
-
-    def strong(self, x: Tensor, stream: torch.Generator) -> Tensor:
-        return x + 0.5 * torch.randn(x.shape, generator=stream)
 
 
 def small(dropout: float = 0.0) -> Net:
@@ -134,6 +117,28 @@ def test_local_training_by_hand(term: Any, mu: float, tau: float, n: int) -> Non
     assert found.n == n
 
 
+@pytest.mark.parametrize("term", ["contrast", "l2"])
+def test_the_second_term_is_logged_on_its_own(term: Any) -> None:
+    """Two steps: at the first z is z_glob, at the second where one step by hand leads; not times μ."""
+    data, train = points(3, 7), Training(steps=2, batch=8, lr=0.2, momentum=0.0)
+    given = alone(Moon(mu=5.0, term=term), data, train=train)
+    logged = visit(given, 0, WeightsDown(GLOBAL), MoonMemory(BEFORE, None)).metrics
+    z_glob, z_prev = represent(GLOBAL, data.x), represent(BEFORE, data.x)
+    seen = [represent(w, data.x) for w in (GLOBAL, by_hand(data, 5.0, 0.5, term, 0.2, 1))]
+    if term == "l2":
+        expected = [float((z - z_glob).norm(dim=1).mean()) for z in seen]
+    else:
+        near, far = ([torch.cosine_similarity(z, o) / 0.5 for z in seen] for o in (z_glob, z_prev))
+        expected = [float((1 + (b - a).exp()).log().mean()) for a, b in zip(near, far, strict=True)]
+    assert logged[f"loss_{term}"] == pytest.approx(sum(expected) / 2, rel=1e-5)
+
+
+def test_where_there_is_no_second_term_none_is_logged() -> None:
+    for method, memory in ((Moon(), None), (Moon(mu=0.0), MoonMemory(BEFORE, None))):
+        logged = visit(alone(method, points(3, 7)), 0, WeightsDown(GLOBAL), memory).metrics
+        assert logged.keys() == {"loss_supervised", "steps"}
+
+
 def test_temperature_matters() -> None:
     models = [
         visit(alone(Moon(temperature=tau), points(3, 7)), 0, WeightsDown(GLOBAL), MoonMemory(BEFORE, None)).up.w
@@ -159,7 +164,7 @@ def test_the_l2_term_needs_no_model_of_last_time() -> None:
 
 
 def test_the_last_batch_may_be_a_single_sample() -> None:
-    net = build("lenet", (1, 16, 16), 3, "batch", width=0.5)
+    net = normed()
     given = job(Moon(mu=5.0), federation([images(0, 5)]), net, train=Training(epochs=2, batch=4, lr=0.05))
     w = given.method.start(given.server(0, {})).w
     reply = visit(given, 0, WeightsDown(w), MoonMemory(net.init(torch.Generator().manual_seed(9)), None))
@@ -193,7 +198,7 @@ def test_without_the_term_there_are_no_further_passes() -> None:
 
 
 def test_the_received_and_the_remembered_model_stay_as_they_are() -> None:
-    net = build("lenet", (1, 16, 16), 3, "batch", width=0.5)
+    net = normed()
     given = job(Moon(mu=5.0), federation([images(0, 9)]), net, train=TRAIN)
     received, before = (net.init(torch.Generator().manual_seed(seed)) for seed in (1, 2))
     copies = clone(received), clone(before)
@@ -244,7 +249,7 @@ def test_without_the_term_it_is_fedavg_to_the_last_bit(net: str, objective: Any)
     if net == "dropout":
         chosen, clients = small(0.3), [hide(points(k, 20), 8) for k in range(4)]
     else:
-        chosen, clients = build("lenet", (1, 16, 16), 3, "batch", width=0.5), [hide(images(k, 9), 5) for k in range(4)]
+        chosen, clients = normed(), [hide(images(k, 9), 5) for k in range(4)]
     data = federation(clients, views=Noisy() if net == "dropout" else None)
     options: dict[str, Any] = {"train": Training(batch=4, lr=0.05, optimizer="keep"), "cohort": 2, "rounds": 4}
     plain = play_all(job(FedAvg(objective, "samples"), data, chosen, **options))
@@ -364,18 +369,9 @@ def test_the_papers_network_has_its_head() -> None:
     assert torch.allclose(logits, functional.linear(z, w["fc.weight"], w["fc.bias"]), atol=1e-6)
 
 
-def remains(folder: Path) -> tuple[list[dict[str, Any]], bytes]:
-    """What a run leaves, without the time it took."""
-    records = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-    return [record | {"seconds": 0} for record in records], (folder / "model.safetensors").read_bytes()
-
-
 def test_a_run_that_stopped_goes_on_with_the_same_bits(tmp_path: Path) -> None:
     data = str(farm.write_images(tmp_path / "images.npz", 60, 15))
     settings = OPTIONS | {"data": data, "train.optimizer": "keep", "engine.memory_mb": 1e-6, "method.mu": 5.0}
     tacit.run(out=tmp_path / "alone", **settings)
-    played = Experiment.create(configs.from_options(settings), tmp_path / "run").rounds()
-    next(played)
-    played.close()  # type: ignore[attr-defined]
-    tacit.resume(tmp_path / "run")
-    assert remains(tmp_path / "run") == remains(tmp_path / "alone")
+    farm.stop_and_go_on(settings, tmp_path / "run")
+    assert farm.remains(tmp_path / "run") == farm.remains(tmp_path / "alone")

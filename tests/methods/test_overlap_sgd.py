@@ -1,5 +1,6 @@
 """Overlap Local-SGD: workers are pulled to an anchor one communication old, and the anchor has momentum."""
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -9,31 +10,34 @@ import torch
 
 import tacit
 from tacit.averaging import WeightsDown, WeightsUp
-from tacit.engines import checkpoint
 from tacit.engines.faults import Faults
 from tacit.engines.inline import InlineCourier
-from tacit.engines.loop import Job, Position, play
-from tacit.engines.memory import Memories
+from tacit.engines.loop import Job
 from tacit.errors import TacitError
 from tacit.learn import fit
 from tacit.method import Training
 from tacit.methods.fedavg import FedAvg
 from tacit.methods.local_only import LocalOnly
 from tacit.methods.overlap_sgd import OverlapMemory, OverlapSgd, OverlapState
-from tacit.nets import build
 from tacit.objectives import FixMatch, Supervised
 from tacit.params import Params, lerp, mean, scale
 from tests.engines import farm
 from tests.toys import (
+    PLAIN_SGD,
     EagerCourier,
     Moment,
     Quadratic,
     apart,
     federation,
+    finished,
     hide,
     images,
     job,
+    labeled,
     linear,
+    normed,
+    number,
+    p,
     play_all,
     point,
     points,
@@ -43,20 +47,11 @@ from tests.toys import (
     visit,
 )
 
-ONE_STEP = Training(steps=1, lr=0.1, momentum=0.0, batch=4)
+ONE_STEP = replace(PLAIN_SGD, steps=1)
 
 
-def p(value: float) -> Params:
-    return {"p": torch.tensor([value], dtype=torch.float64)}
-
-
-def number(w: Params) -> float:
-    return w["p"].item()
-
-
-def given(method: Any = None, clients: int = 3, **options: Any) -> Job:
-    settings: dict[str, Any] = {"train": Training(epochs=2, batch=6, lr=0.1)} | options
-    return job(method or OverlapSgd(), federation([points(k, 20) for k in range(clients)]), linear(), **settings)
+def given(method: Any = None, **options: Any) -> Job:
+    return labeled(method or OverlapSgd(), **options)
 
 
 # Two workers with targets 0 and 3 and a = 1, all at 1; α = β = ½; one step of 0.1.
@@ -151,7 +146,7 @@ def test_an_empty_merge_keeps_everything() -> None:
 
 
 def with_batchnorm(train: Training, **options: Any) -> Job:
-    net = build("lenet", (1, 16, 16), 3, "batch", width=0.5)
+    net = normed()
     data = federation([images(0, 12), images(1, 12)], server=options.pop("server", None))
     return job(OverlapSgd(alpha=0.2), data, net, train=train, rounds=3, **options)
 
@@ -244,21 +239,6 @@ def test_labels_nowhere_are_refused(changes: dict[str, Any], tmp_path: Path) -> 
     settings: dict[str, Any] = {"method": "overlap-sgd", "data": data, "labels": "server", "per_class": 2, "clients": 4}
     with pytest.raises(TacitError, match="needs labels at the clients|labels at the client need a number"):
         tacit.run(**settings | changes)
-
-
-def finished(task: Job, folder: Path, stop: int | None = None) -> bytes:
-    """All that a job comes to, in bytes; with `stop`, saved after so many rounds and gone on with from the disk."""
-    position = Position(Memories(folder / "memories", 1 << 30))
-    if stop is not None:
-        for _ in zip(range(stop), play(task, InlineCourier(task, strict=True), position), strict=False):
-            pass
-        checkpoint.save(folder, position, task.codec, 0)
-        position, _ = checkpoint.load(folder, task.codec, Memories(folder / "memories", 1 << 30), task.device)
-        assert position.round == stop
-    for _ in play(task, InlineCourier(task, strict=True), position):
-        pass
-    kept = [position.memories.get(k) or b"" for k in range(task.federation.clients)]
-    return b"|".join([task.codec.encode(position.state), *kept])
 
 
 def test_resumed_is_uninterrupted(tmp_path: Path) -> None:

@@ -14,10 +14,10 @@ from tacit.learn import Batch, Cost, Visit, fit
 from tacit.method import Holder, Training
 from tacit.methods.fedavg import FedAvg
 from tacit.methods.scaffold import Scaffold, ScaffoldDown, ScaffoldMemory, ScaffoldState, ScaffoldUp
-from tacit.nets import build
 from tacit.objectives import FixMatch, Supervised
 from tacit.params import Params, mean
 from tests.toys import (
+    SIX,
     EagerCourier,
     Moment,
     Quadratic,
@@ -27,6 +27,8 @@ from tests.toys import (
     images,
     job,
     linear,
+    normed,
+    p,
     play_all,
     point,
     points,
@@ -35,10 +37,6 @@ from tests.toys import (
     same,
     visit,
 )
-
-
-def p(value: float) -> Params:
-    return {"p": torch.tensor([value], dtype=torch.float64)}
 
 
 def steps(count: int, lr: float = 0.1, **options: Any) -> Training:
@@ -139,7 +137,6 @@ def test_an_empty_merge_keeps_everything() -> None:
 # The invariant: c is the mean of all c_i, those never seen included.
 
 # Six quadratics [target, a]; the optimum of their sum is Σ a·target / Σ a.
-SIX = [[0.0, 1.0], [1.0, 3.0], [2.0, 2.0], [-1.0, 1.0], [4.0, 0.5], [-3.0, 2.0]]
 OPTIMUM_OF_SIX = (0 * 1 + 1 * 3 + 2 * 2 - 1 * 1 + 4 * 0.5 - 3 * 2) / (1 + 3 + 2 + 1 + 0.5 + 2)
 
 
@@ -282,7 +279,7 @@ def test_kept_momentum_can_not_be_told_from_gradients_and_is_refused() -> None:
 
 
 def test_batch_statistics_have_no_control_variate() -> None:
-    net = build("lenet", (1, 16, 16), 3, "batch", width=0.5)
+    net = normed()
     data = federation([images(0, 12), images(1, 12)])
     given = job(Scaffold(Supervised(), server_lr=0.5), data, net, rounds=1)
     server = given.server(0, {})
@@ -302,7 +299,7 @@ def test_batch_statistics_have_no_control_variate() -> None:
 
 
 def test_recomputed_statistics_are_those_of_the_model_after_the_servers_step() -> None:
-    net = build("lenet", (1, 16, 16), 3, "batch", width=0.5)
+    net = normed()
     data = federation([images(0, 12)], server=images(9, 20))
     settings = Training(lr=0.1, batch=4, buffers="recompute")
     given = job(Scaffold(Supervised(), server_lr=2.0), data, net, train=settings, rounds=1)
@@ -322,7 +319,7 @@ def test_where_nothing_moves_the_control_variate_stays() -> None:
 
 
 def test_a_client_may_keep_its_batch_statistics() -> None:
-    net = build("lenet", (1, 16, 16), 3, "batch", width=0.5)
+    net = normed()
     given = job(Scaffold(Supervised()), federation([images(0, 12)]), net, train=Training(batch=4, buffers="keep"))
     state = given.method.start(given.server(0, {}))
     first = visit(given, 0, ScaffoldDown(state.x, state.c))

@@ -10,44 +10,48 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from tacit import config as configs
+from tacit import prepare
 from tacit.averaging import WeightsDown, WeightsUp, before_rounds
-from tacit.engines import checkpoint
+from tacit.data import sources
 from tacit.engines.faults import Faults
-from tacit.engines.inline import InlineCourier
-from tacit.engines.loop import Job, Position, play
-from tacit.engines.memory import Memories
+from tacit.engines.loop import Job
+from tacit.errors import TacitError
 from tacit.federation import Samples
 from tacit.learn import Batch, fit, predict
 from tacit.losses import confident
 from tacit.method import Training
 from tacit.methods.semifl import SemiFl, SemiFlState, _FixAndMix
-from tacit.nets import build
 from tacit.objectives import Supervised
 from tacit.objectives.parts import beta_shares
-from tacit.params import Params, mean
-from tests.toys import Identity, apart, federation, hide, images, job, linear, play_all, points, rounds, same, visit
+from tacit.params import mean
+from tests.toys import (
+    Identity,
+    apart,
+    federation,
+    finished,
+    hide,
+    images,
+    job,
+    linear,
+    normed,
+    p,
+    play_all,
+    points,
+    rounds,
+    same,
+    text,
+    unlabeled,
+    visit,
+    with_batchnorm,
+)
 
 TRAIN = Training(epochs=2, batch=6, lr=0.1)
 SURE = 0.5  # a threshold that an untrained linear model reaches for some samples and not for all
 
 
-def p(*value: float) -> Params:
-    return {"p": torch.tensor(value, dtype=torch.float64)}
-
-
-def given(method: SemiFl | None = None, clients: int = 3, **options: Any) -> Job:
-    views = options.pop("views", None)
-    everyone = [hide(points(k, 20)) for k in range(clients)]
-    data = federation(everyone, server=points(9, 12), test=points(8, 9), views=views)
-    settings: dict[str, Any] = {"train": TRAIN, "rounds": 3} | options
-    return job(method or SemiFl(threshold=SURE), data, linear(), **settings)
-
-
-def with_batchnorm(method: SemiFl, **options: Any) -> Job:
-    everyone = [hide(images(k, 9)) for k in range(2)]
-    data = federation(everyone, server=images(50, 12), test=images(60, 6))
-    train = Training(batch=4, lr=0.05)
-    return job(method, data, build("lenet", (1, 16, 16), 3, "batch", width=0.5), train=train, rounds=2, **options)
+def given(method: SemiFl | None = None, **options: Any) -> Job:
+    return unlabeled(method or SemiFl(threshold=SURE), **{"train": TRAIN} | options)
 
 
 def started(task: Job) -> Any:
@@ -281,7 +285,7 @@ def test_static_statistics_are_a_cumulative_average_over_batches() -> None:
     """Of 1,100 samples in batches of 500: each batch's own mean counts a third, also the last with 100."""
     many = images(50, 1100)
     data = federation([hide(images(0, 6))], server=many, test=images(60, 6))
-    net = build("lenet", (1, 16, 16), 3, "batch", width=0.5)
+    net = normed()
     task = job(SemiFl(threshold=1.0), data, net, train=Training(steps=1, batch=4, lr=0.01))
     w, views = started(task).w, task.server(0, {}).views
     parts = [net.restate(w, [views.plain(x)]) for x in many.x.split(500)]
@@ -321,19 +325,15 @@ def test_it_needs_labels_at_the_server() -> None:
     assert SemiFl().needs.server_labels
 
 
-def finished(task: Job, folder: Path, stop: int | None = None) -> bytes:
-    """All that a job comes to, in bytes; with `stop`, saved after so many rounds and gone on with from the disk."""
-    position = Position(Memories(folder / "memories", 1 << 30))
-    if stop is not None:
-        for _ in zip(range(stop), play(task, InlineCourier(task, strict=True), position), strict=False):
-            pass
-        checkpoint.save(folder, position, task.codec, 0)
-        position, _ = checkpoint.load(folder, task.codec, Memories(folder / "memories", 1 << 30), task.device)
-        assert position.round == stop
-    for _ in play(task, InlineCourier(task, strict=True), position):
-        pass
-    kept = [position.memories.get(k) or b"" for k in range(task.federation.clients)]
-    return b"|".join([task.codec.encode(position.state), *kept])
+def test_text_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "load", lambda *of: text())
+    options = {"data": "shakespeare", "net": "lstm", "clients": 3, "labels": "server", "per_class": 2}
+    prepare.build_job(configs.from_options(options | {"method": "ssfl"}))
+    with pytest.raises(TacitError) as caught:
+        prepare.build_job(configs.from_options(options | {"method": "semifl"}))
+    assert str(caught.value) == (
+        "semifl mixes images and shakespeare is text: use fedavg+fixmatch or another that does not"
+    )
 
 
 @pytest.mark.parametrize("alternate", [True, False])

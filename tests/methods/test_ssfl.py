@@ -13,56 +13,43 @@ import torch
 from tacit import catalog
 from tacit.averaging import WeightsDown, WeightsUp
 from tacit.config import dumps, from_options, make, parse_assignment
-from tacit.engines import checkpoint
 from tacit.engines.faults import Faults
-from tacit.engines.inline import InlineCourier
-from tacit.engines.loop import Job, Position, play
-from tacit.engines.memory import Memories
+from tacit.engines.loop import Job
 from tacit.learn import fit, learning_rate
 from tacit.method import Training
 from tacit.methods.fedavg import FedAvg
 from tacit.methods.ssfl import FedRgd, Ssfl, SsflState, diversity, draw
-from tacit.nets import build
 from tacit.objectives import FixMatch, PseudoLabel, Supervised
-from tacit.params import Params, mean
+from tacit.params import mean
 from tests.toys import (
     Quadratic,
     apart,
-    federation,
-    hide,
+    finished,
     images,
     job,
-    linear,
+    p,
     play_all,
     point,
     points,
     quadratics,
     rounds,
     same,
+    unlabeled,
     visit,
+    with_batchnorm,
 )
 
 TRAIN = Training(epochs=2, batch=6, lr=0.1)
-
-
-def p(*value: float) -> Params:
-    return {"p": torch.tensor(value, dtype=torch.float64)}
 
 
 def up(*value: float) -> WeightsUp:
     return WeightsUp(p(*value), 1)
 
 
-def given(method: Any = None, clients: int = 4, size: int = 20, **options: Any) -> Job:
-    """Users without labels, who believe nearly everything, and a server with twelve."""
-    data = federation([hide(points(k, size)) for k in range(clients)], server=points(9, 12), test=points(8, 9))
-    settings: dict[str, Any] = {"train": TRAIN, "rounds": 4} | options
-    return job(method or Ssfl(FixMatch(threshold=0.4), period=3), data, linear(), **settings)
-
-
-def with_batchnorm(method: Any, train: Training, clients: int = 2, **options: Any) -> Job:
-    data = federation([hide(images(k, 9)) for k in range(clients)], server=images(50, 12), test=images(60, 6))
-    return job(method, data, build("lenet", (1, 16, 16), 3, "batch", width=0.5), train=train, rounds=2, **options)
+def given(method: Any = None, **options: Any) -> Job:
+    """Users who believe nearly everything."""
+    settings: dict[str, Any] = {"clients": 4, "train": TRAIN, "rounds": 4} | options
+    return unlabeled(method or Ssfl(FixMatch(threshold=0.4), period=3), **settings)
 
 
 def merged(groups: int, ups: Mapping[int, WeightsUp], *own: float) -> Any:
@@ -278,7 +265,7 @@ def test_the_diversity_logged_is_that_of_the_moves_from_what_each_user_got() -> 
 
 
 def test_the_last_layer_is_that_of_the_classifier() -> None:
-    task = with_batchnorm(Ssfl(FixMatch(threshold=0.0), period=2), Training(batch=4, lr=0.05))
+    task = with_batchnorm(Ssfl(FixMatch(threshold=0.0), period=2))
     log: dict[str, float] = {}
     server = task.server(0, log)
     sent, downs = task.method.send(server, task.method.start(server))
@@ -340,7 +327,7 @@ def test_users_keep_their_momentum_too() -> None:
 
 def test_batch_statistics_stay_with_server_and_users() -> None:
     keep = Training(batch=4, lr=0.05, buffers="keep")
-    task = with_batchnorm(Ssfl(FixMatch(threshold=0.0), period=2), keep)
+    task = with_batchnorm(Ssfl(FixMatch(threshold=0.0), period=2), train=keep)
     server = task.server(0, {})
     state, downs = task.method.send(server, task.method.start(server))
     ups = {k: visit(task, k, downs[k]).up for k in range(2)}
@@ -356,7 +343,7 @@ def test_batch_statistics_stay_with_server_and_users() -> None:
 
 
 def test_averaged_statistics_are_averaged() -> None:
-    task = with_batchnorm(Ssfl(FixMatch(threshold=0.0), period=2), Training(batch=4, lr=0.05))
+    task = with_batchnorm(Ssfl(FixMatch(threshold=0.0), period=2))
     server = task.server(0, {})
     state, downs = task.method.send(server, task.method.start(server))
     ups = {k: visit(task, k, downs[k]).up for k in range(2)}
@@ -365,7 +352,7 @@ def test_averaged_statistics_are_averaged() -> None:
 
 def test_recomputed_statistics_are_those_of_w_avg_and_of_each_groups_mean() -> None:
     recompute = Training(batch=4, lr=0.2, buffers="recompute")
-    task = with_batchnorm(FedRgd(FixMatch(threshold=0.0), period=2), recompute)
+    task = with_batchnorm(FedRgd(FixMatch(threshold=0.0), period=2), train=recompute)
     state, plain = play_all(task).state, task.server(0, {}).views.plain(images(50, 12).x)
     for w in (state.w, *state.means):
         assert same(w, task.net.restate(w, [plain]))
@@ -400,21 +387,6 @@ def test_a_user_without_samples_only_listens() -> None:
     empty = replace(task.client(0, 0), data=points(0, 0))
     w = task.method.start(task.server(0, {})).w
     assert task.method.client_update(empty, None, WeightsDown(w)).up is None
-
-
-def finished(task: Job, folder: Path, stop: int | None = None) -> bytes:
-    """All that a job comes to, in bytes; with `stop`, saved after so many rounds and gone on with from the disk."""
-    position = Position(Memories(folder / "memories", 1 << 30))
-    if stop is not None:
-        for _ in zip(range(stop), play(task, InlineCourier(task, strict=True), position), strict=False):
-            pass
-        checkpoint.save(folder, position, task.codec, 0)
-        position, _ = checkpoint.load(folder, task.codec, Memories(folder / "memories", 1 << 30), task.device)
-        assert position.round == stop
-    for _ in play(task, InlineCourier(task, strict=True), position):
-        pass
-    kept = [position.memories.get(k) or b"" for k in range(task.federation.clients)]
-    return b"|".join([task.codec.encode(position.state), *kept])
 
 
 @pytest.mark.parametrize("method", [FedRgd(FixMatch(threshold=0.4), period=3), released()], ids=["written", "released"])

@@ -10,7 +10,7 @@ from tacit.errors import TacitError
 from tacit.nets import NETS, Net, build
 from tacit.params import channels_last, clone
 from tests.nets.inputs import GREY, SMALL, inputs, shape_of, small, stream
-from tests.toys import same
+from tests.toys import point, same
 
 
 @pytest.mark.parametrize("name", NETS)
@@ -149,6 +149,28 @@ def test_batch_statistics_are_named_and_not_trained() -> None:
     assert not statistics & set(net.trainable)
     assert set(net.names) == set(net.trainable) | statistics
     assert build("lenet", GREY, 10).buffers == ()
+
+
+def test_a_layer_has_its_weight_bias_and_statistics() -> None:
+    net = build("lenet", GREY, 10, "batch")
+    layers = net.layers
+    assert list(layers) == ["conv1", "norm1", "conv2", "norm2", "fc1", "fc2", "fc3"]
+    assert layers["fc3"] == ["fc3.weight", "fc3.bias"]
+    assert layers["norm1"] == [f"norm1.{what}" for what in ("weight", "bias", "running_mean", "running_var")]
+    assert sorted(name for names in layers.values() for name in names) == sorted(net.names)
+
+
+def test_a_layer_within_a_layer_is_one_of_its_own() -> None:
+    net = Net(lambda: nn.Sequential(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), nn.Linear(2, 2, bias=False)))
+    assert net.layers == {
+        "0.0": ["0.0.weight", "0.0.bias"],
+        "0.1": ["0.1.weight", "0.1.bias"],
+        "1": ["1.weight"],
+    }
+
+
+def test_parameters_of_no_layer_stand_together() -> None:
+    assert point(1.0).layers == {"": ["p"]}
 
 
 def test_training_updates_the_statistics_in_the_dict_that_was_passed() -> None:

@@ -35,7 +35,7 @@ def test_each_split_is_shown_once_with_its_runs(tmp_path: Path) -> None:
     text = page(runs)
     assert "<details open>\n<summary>a, seeds 0, 1</summary>\n<figure class='paper'>" in text
     assert "<details>\n<summary>b, seed 2</summary>\n<figure class='paper'>" in text
-    assert "did not write it down" not in text
+    assert "The runs do not say" not in text
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"counts": {}}', '{"hash": "x", "counts": {"classes": ["a"]}}'])
@@ -43,7 +43,13 @@ def test_a_run_that_did_not_write_it_down_is_told_how_to_see_it(tmp_path: Path, 
     run = a_run(tmp_path / "run", [0.5])
     (run.folder / "split.json").write_text(text, encoding="utf-8")
     assert splits.distinct([run]) == []
-    assert f"tacit data {tmp_path}/run/config.toml shows it." in page([run])
+    assert f"tacit data {tmp_path}/run/config.toml shows it where the data is at hand." in page([run])
+
+
+def test_a_hub_that_holds_nothing_for_its_sites_has_no_map(tmp_path: Path) -> None:
+    run = a_run(tmp_path / "run", [0.5])
+    deal(run, "one", [[0, 0, 0]] * 2, [[0, 0, 0]] * 2)
+    assert splits.distinct([run]) == []
 
 
 def test_every_plot_is_a_file_on_request(tmp_path: Path) -> None:

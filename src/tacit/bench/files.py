@@ -211,5 +211,5 @@ def find(name: str) -> Benchmark:
         return read(Path(name))
     known = names()
     if name.replace("_", "-") not in known:
-        raise unknown("benchmark", name, known)
+        raise unknown("benchmark", name, known, "choose one of `tacit bench ls`, or give the path of a TOML file")
     return read(known[name.replace("_", "-")])

@@ -93,7 +93,7 @@ def completed(given: Settings) -> Settings:
     name = given.get("split")
     if name is None:
         return given
-    if name not in SPLITS:
+    if not isinstance(name, str) or name not in SPLITS:
         raise unknown("split", str(name), SPLITS)
     replaced = AMOUNTS if AMOUNTS & given.keys() else set()
     return {key: value for key, value in SPLITS[name].items() if key not in replaced} | given

@@ -4,7 +4,7 @@ import traceback
 from collections.abc import Mapping
 
 from tacit.engines.loop import Absent, Arrived, Job, Parcel
-from tacit.engines.work import parts, score_part, visit
+from tacit.engines.work import evaluate_all, visit
 from tacit.learn import Score
 from tacit.params import Params
 
@@ -22,18 +22,16 @@ class InlineCourier:
 
     def evaluate(self, model: Params) -> Score:
         """The model's score on the whole test set."""
-        return sum((score_part(self._job, model, part) for part in range(parts(self._job))), Score())
+        return evaluate_all(self._job, model)
 
     def close(self) -> None:
         """Nothing to end."""
 
     def _visit(self, round: int, client: int, parcel: Parcel) -> Arrived | Absent:
         job, codec = self._job, self._job.codec
-        strikes, sent = job.faults.strikes, codec.encode(parcel.down)
-        if all(strikes("crash", job.streams, round, client, attempt) for attempt in (0, 1)):
-            return Absent("its worker died twice", bytes_down=len(sent))
-        if strikes("slow", job.streams, round, client):
-            return Absent(f"took longer than {job.deadline} s", bytes_down=len(sent))
+        sent = codec.encode(parcel.down)
+        if absent := struck(job, round, client, len(sent)):
+            return absent
         down = codec.decode(sent, job.device) if self._strict else parcel.down
         try:
             done = visit(job, round, client, parcel.memory, down, parcel.evaluate)
@@ -42,3 +40,12 @@ class InlineCourier:
             return Absent(f"failed: {type(error).__name__}: {error}", traceback.format_exc(), len(sent))
         up = codec.decode(returned, job.device) if self._strict and done.up is not None else done.up
         return Arrived(up, done.memory, done.metrics, len(sent), len(returned))
+
+
+def struck(job: Job, round: int, client: int, sent: int) -> Absent | None:
+    """How a client is missing where a fault is injected that no process of ours can suffer."""
+    if all(job.faults.strikes("crash", job.streams, round, client, attempt) for attempt in (0, 1)):
+        return Absent("its worker died twice", bytes_down=sent)
+    if job.faults.strikes("slow", job.streams, round, client):
+        return Absent(f"took longer than {job.deadline} s", bytes_down=sent)
+    return None

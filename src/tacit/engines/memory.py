@@ -9,6 +9,8 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
 
+from tacit.errors import TacitError
+
 
 class Memories:
     """The committed memory of every client that has one."""
@@ -82,10 +84,43 @@ class Memories:
         self._unsaved.discard(client)
 
 
-def write_durably(path: Path, data: bytes) -> None:
+class Shelf:
+    """One client's memory on its own disk, for engines that leave it there; the server only knows its version.
+
+    A version counts once the server asks for it in a later round; until then the one before stays too, so that a
+    reply that got lost, or a server that went back to its last checkpoint, finds what belongs to it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """`folder` is for this client and run alone, and for nobody else to read."""
+        self._folder = folder
+
+    def take(self, version: bytes) -> bytes:
+        """The memory of a version that the server has acknowledged; those before it are forgotten."""
+        number = int(version)
+        path = self._folder / str(number)
+        if not path.exists():
+            raise TacitError(
+                f"the memory of round {number + 1} is not in {self._folder}: put it back, or start a new run"
+            )
+        for other in self._folder.iterdir():
+            if other.name.isdecimal() and int(other.name) < number:
+                other.unlink()
+        return path.read_bytes()
+
+    def put(self, round: int, memory: bytes) -> bytes:
+        """Write a round's memory; the version to call it by."""
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._folder.chmod(0o700)
+        write_durably(self._folder / str(round), memory, mode=0o600)
+        sync_folder(self._folder)
+        return str(round).encode()
+
+
+def write_durably(path: Path, data: bytes, mode: int = 0o666) -> None:
     """Write, sync, rename: afterwards the file is either all there or as it was."""
     partial = path.with_name(path.name + ".partial")
-    with partial.open("wb") as file:
+    with open(partial, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

@@ -1,8 +1,8 @@
 """Messages as bytes and back, without pickle: frozen dataclasses of tensors, arrays, scalars, strings, containers.
 
-An encoded message is a four-byte length, a JSON header that describes the tree, and the raw values of its tensors
-one after the other. Decoding builds only the dataclasses the codec was given, so a stranger's bytes can choose
-among a method's own messages and nothing else.
+A message has parts: JSON that describes its tree, and the raw values of its tensors, named by their place in it.
+Encoded, these follow each other after a four-byte length. Decoding builds only the dataclasses the codec was given,
+so a stranger's bytes can choose among a method's own messages and nothing else.
 """
 
 import json
@@ -10,6 +10,7 @@ import math
 import struct
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
@@ -27,6 +28,27 @@ _TORCH_TYPES = {
 
 class WireError(ValueError):
     """Bytes that are not a message this codec knows, or a value that can not travel."""
+
+
+@dataclass(frozen=True)
+class Values:
+    """One tensor, or one half of a sparse one: its type, shape and raw bytes."""
+
+    kind: str
+    shape: tuple[int, ...]
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A message taken apart: its tree as JSON, and its values by name, in the order the tree asks for them."""
+
+    tree: str
+    values: Mapping[str, Values]
+
+    def __len__(self) -> int:
+        """Number of bytes of the encoded message: what is counted as traffic."""
+        return 4 + len(self.tree.encode()) + sum(len(value.data) for value in self.values.values())
 
 
 @dataclass(frozen=True)
@@ -48,46 +70,60 @@ class Codec:
 
     def encode(self, message: object) -> bytes:
         """The message as bytes; `len` of it is what is counted as traffic."""
-        buffers: list[bytes] = []
+        parts = self.take_apart(message)
+        header = parts.tree.encode()
+        return b"".join([struct.pack("<I", len(header)), header, *(value.data for value in parts.values.values())])
+
+    def decode(self, data: bytes | bytearray | memoryview, device: torch.device | None = None) -> Any:
+        """The message these bytes encode, its tensors on `device`."""
+        with _strangeness():
+            (size,) = struct.unpack_from("<I", data)
+            if 4 + size > len(data):
+                raise WireError("not a message: it ends too early")
+            return self._build(bytes(memoryview(data)[4 : 4 + size]), memoryview(data)[4 + size :], device)
+
+    def take_apart(self, message: object) -> Parts:
+        """The message in parts, for carriers that name what they carry."""
+        values: dict[str, Values] = {}
         try:
-            header = json.dumps(self._pack(message, buffers), separators=(",", ":")).encode()
+            tree = json.dumps(self._pack(message, "", values), separators=(",", ":"))
         except WireError:
             raise
         except (ValueError, RecursionError) as error:
             raise WireError(f"this message can not travel: use fewer digits or fewer levels ({error})") from error
-        return b"".join([struct.pack("<I", len(header)), header, *buffers])
+        return Parts(tree, values)
 
-    def decode(self, data: bytes | bytearray | memoryview, device: torch.device | None = None) -> Any:
-        """The message these bytes encode, its tensors on `device`."""
-        try:
-            (size,) = struct.unpack_from("<I", data)
-            tree = json.loads(bytes(memoryview(data)[4 : 4 + size]))
-            reader = _Reader(memoryview(data), 4 + size, device)
-            message = self._unpack(tree, reader)
-            reader.finish()
-        except WireError:
-            raise
-        except Exception as error:  # what strange bytes set off in json, numpy, torch or a message's own checks
-            raise WireError(f"not a message: {error}") from error
+    def put_together(self, parts: Parts, device: torch.device | None = None) -> Any:
+        """The message these parts are of, its tensors on `device`."""
+        with _strangeness():
+            return self._build(parts.tree, memoryview(b"".join(v.data for v in parts.values.values())), device)
+
+    def _build(self, tree: str | bytes, data: memoryview, device: torch.device | None) -> Any:
+        reader = _Reader(data, device)
+        message = self._unpack(json.loads(tree), reader)
+        reader.finish()
         return message
 
-    def _pack(self, value: object, buffers: list[bytes]) -> object:
-        """One node of the header; values of tensors go to `buffers`. A list is a node with a tag in front."""
+    def _pack(self, value: object, at: str, values: dict[str, Values]) -> object:
+        """One node of the tree; what tensors hold goes to `values`. A list is a node with a tag in front."""
         if value is None or isinstance(value, (bool, int, float, str)):
             return value
         if isinstance(value, Tensor):
-            return ["t", *_put(value, buffers)]
+            return ["t", *_put(value, at, values)]
         if isinstance(value, np.ndarray):
-            return ["n", *_put(_from_numpy(value), buffers)]
+            return ["n", *_put(_from_numpy(value), at, values)]
         if isinstance(value, Sparse):
-            return ["s", *_put_sparse(value, buffers)]
+            return ["s", *_put_sparse(value, at, values)]
         if isinstance(value, Mapping):
-            return ["d", [[self._pack(key, buffers), self._pack(item, buffers)] for key, item in value.items()]]
+            items = value.items()
+            return ["d", [[self._pack(k, f"{at}key", values), self._pack(v, f"{at}/{k}", values)] for k, v in items]]
         if isinstance(value, (tuple, list)):
-            return ["l" if isinstance(value, list) else "u", [self._pack(item, buffers) for item in value]]
+            packed = [self._pack(item, f"{at}/{place}", values) for place, item in enumerate(value)]
+            return ["l" if isinstance(value, list) else "u", packed]
         if self.types.get(type(value).__name__) is type(value):
             names = [item.name for item in fields(value)]  # type: ignore[arg-type]
-            return ["c", type(value).__name__, {name: self._pack(getattr(value, name), buffers) for name in names}]
+            packed_fields = {name: self._pack(getattr(value, name), f"{at}/{name}", values) for name in names}
+            return ["c", type(value).__name__, packed_fields]
         raise WireError(
             f"a {type(value).__name__} can not travel: use tensors, numbers, strings, containers of these, "
             "or dataclasses of the method's own module"
@@ -112,6 +148,17 @@ class Codec:
             case ["c", str(name), dict(values)] if name in self.types:
                 return self.types[name](**{key: self._unpack(item, reader) for key, item in values.items()})
         raise WireError(f"not a message: unknown node {str(node)[:60]}")
+
+
+@contextmanager
+def _strangeness() -> Iterator[None]:
+    """What strange bytes set off in json, numpy, torch or a message's own checks, in one kind of error."""
+    try:
+        yield
+    except WireError:
+        raise
+    except Exception as error:
+        raise WireError(f"not a message: {error}") from error
 
 
 def tensors(value: object) -> Iterator[Tensor]:
@@ -152,15 +199,21 @@ def _raw(tensor: Tensor) -> bytes:
     return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
 
 
-def _put(tensor: Tensor, buffers: list[bytes]) -> tuple[str, list[int]]:
+def _keep(at: str, value: Values, values: dict[str, Values]) -> None:
+    """Under its place in the tree; keys may hold slashes, so that two places can have the same name."""
+    name = at.removeprefix("/") or "value"
+    values[name if name not in values else f"{name}#{len(values)}"] = value
+
+
+def _put(tensor: Tensor, at: str, values: dict[str, Values]) -> tuple[str, list[int]]:
     kind = str(tensor.dtype).removeprefix("torch.")
     if kind not in _TORCH_TYPES or tensor.layout != torch.strided:
         raise WireError(f"a {kind} tensor like this can not travel: use a dense one of {', '.join(_TORCH_TYPES)}")
-    buffers.append(_raw(tensor))
+    _keep(at, Values(kind, tuple(tensor.shape), _raw(tensor)), values)
     return kind, list(tensor.shape)
 
 
-def _put_sparse(sparse: Sparse, buffers: list[bytes]) -> tuple[str, list[int], str, int]:
+def _put_sparse(sparse: Sparse, at: str, values: dict[str, Values]) -> tuple[str, list[int], str, int]:
     """Positions as a bitmap or as numbers, whichever is smaller, then the values."""
     size, count = math.prod(sparse.shape), len(sparse.index)
     index = sparse.index.cpu().numpy()
@@ -173,8 +226,8 @@ def _put_sparse(sparse: Sparse, buffers: list[bytes]) -> tuple[str, list[int], s
         how, positions = "bitmap", np.packbits(bits).tobytes()
     else:
         positions = index.astype(how).tobytes()
-    buffers.append(positions)
-    kind, _ = _put(sparse.value, buffers)
+    _keep(f"{at}/positions", Values(how, (size if how == "bitmap" else count,), positions), values)
+    kind, _ = _put(sparse.value, f"{at}/values", values)
     return kind, list(sparse.shape), how, count
 
 
@@ -199,8 +252,8 @@ def _size(shape: Any) -> int:
 class _Reader:
     """Takes the raw values of a message one after the other."""
 
-    def __init__(self, data: memoryview, at: int, device: torch.device | None) -> None:
-        self._data, self._at, self._device = data, at, device
+    def __init__(self, data: memoryview, device: torch.device | None) -> None:
+        self._data, self._at, self._device = data, 0, device
 
     def take(self, size: int) -> bytearray:
         part = bytearray(self._data[self._at : self._at + size])

@@ -31,8 +31,8 @@ def visit(job: Job, round: int, client: int, memory: bytes | None, down: object,
     metrics = {name: float(value) for name, value in reply.metrics.items()}
     if reply.guesses is not None:
         metrics |= diagnose(reply.guesses, job.federation.true_labels(client, round))
-    if evaluate_model and reply.model is not None:
-        score = sum((score_part(job, reply.model, part) for part in range(parts(job))), Score())
+    if evaluate_model and reply.model is not None and len(job.federation.test):
+        score = evaluate_all(job, reply.model)
         metrics["local_accuracy"] = score.correct / score.count
     up = reply.up
     if up is not None and job.faults.strikes("nonfinite", job.streams, round, client):
@@ -60,6 +60,11 @@ def diagnose(guesses: Guesses, truth: Tensor | None) -> dict[str, float]:
 def parts(job: Job) -> int:
     """Into how many parts the test set is cut for evaluation; never depends on the number of workers."""
     return math.ceil(len(job.federation.test) / EVALUATION_BATCH)
+
+
+def evaluate_all(job: Job, model: Params) -> Score:
+    """The model's score on the whole test set."""
+    return sum((score_part(job, model, part) for part in range(parts(job))), Score())
 
 
 def score_part(job: Job, model: Params, part: int) -> Score:

@@ -5,13 +5,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import torch
-from scipy.spatial import KDTree
 from torch import Tensor
 from torch.nn import functional
 
 from tacit import params
-from tacit.learn import Batch, Cost, Part, Trained, fit_in_turns, loss_on, predict
-from tacit.losses import agreement_labels, cross_entropy, divergence, weighted_mean
+from tacit.averaging import logged
+from tacit.learn import Batch, Cost, Part, Trained, fit_in_turns, loss_on
+from tacit.losses import agreement_labels, cross_entropy
 from tacit.method import (
     ClientContext,
     Count,
@@ -25,6 +25,7 @@ from tacit.method import (
     Reply,
     ServerContext,
 )
+from tacit.objectives.inter_client import Neighbours, inter_client, told_by
 from tacit.objectives.parts import View, look
 from tacit.params import Params, Sparse, patch, sparsify
 
@@ -206,9 +207,7 @@ class FedMatch:
             "sigma": Part(state.common.sigma, self._supervised(slowed)),
             "psi": Part(state.common.psi, _nothing),
         }
-        trained = fit_in_turns(slowed, turns, labels_only=True)["sigma"]
-        for name, value in trained.metrics.items():
-            server.log(name, value)
+        trained = logged(server, fit_in_turns(slowed, turns, labels_only=True)["sigma"])
         common = Pair(trained.params, state.common.psi)
         rates = state.rates | {SERVER: self._next_rate(server, state, SERVER, theta(common))}
         return replace(state, common=common, rates=rates)
@@ -246,7 +245,7 @@ class FedMatch:
         """Eq. 5: λ_ICCS·Φ_{σ*+ψ}(u) + λ_L2·‖σ* - ψ‖² + λ_L1·‖ψ‖₁ with Φ of Eq. 2."""
         net, views, stream = client.net, client.views, client.stream("unlabeled views")
         # Line 14: θ_h = σ + ψ_h does not change while the client learns.
-        answers = _answers(client, [theta(self._with_lent(got, lent)) for lent in helpers])
+        answers = told_by(client, [theta(self._with_lent(got, lent)) for lent in helpers])
         lambda_l1 = self.lambda_l1 if self.lambda_l1 is not None else 1e-4 if len(client.samples.labeled) else 1e-5
         # Undivided there is nothing to keep apart; 0 times the norms still has a gradient, whatever else is missing.
         lambda_l1, lambda_l2 = (0.0, 0.0) if self.learns == "one" else (lambda_l1, self.lambda_l2)
@@ -260,7 +259,7 @@ class FedMatch:
                 logits = net.apply(whole, views.plain(batch.u), train=True)
             q = functional.softmax(logits.detach(), dim=1)
             labels, sure = agreement_labels(q, told, self.ties), q.amax(dim=1) >= self.threshold
-            apart = _inter_client(logits, told, sure if self.consistency_on == "kept" else torch.ones_like(sure))
+            apart = inter_client(logits, told, sure if self.consistency_on == "kept" else torch.ones_like(sure))
             phi, rows = apart, sure.nonzero().reshape(-1)
             if len(rows):
                 strong = net.apply(whole, views.strong(batch.u.index_select(0, rows), stream), train=True)
@@ -305,7 +304,7 @@ class FedMatch:
         return server.views.plain(pixels.to(torch.uint8))
 
     def _helpers(
-        self, server: ServerContext, state: FedMatchState, client: int, nearest: "Neighbours"
+        self, server: ServerContext, state: FedMatchState, client: int, nearest: Neighbours
     ) -> tuple[Params, ...] | None:
         """GetNearestNeighbors: the last ψ of the H most similar clients; none for a client not seen before."""
         if client not in state.held:
@@ -356,25 +355,6 @@ class FedMatch:
         return Pair(patch(held.sigma, sigma), patch(held.psi, psi))
 
 
-class Neighbours:
-    """The clients seen so far by the similarity of their models."""
-
-    def __init__(self, embeddings: Mapping[int, Tensor]) -> None:
-        """A KD-tree over all embeddings."""
-        self._clients = sorted(embeddings)
-        self._points = [embeddings[client].tolist() for client in self._clients]
-        self._tree = KDTree(self._points) if self._points else None
-
-    def __call__(self, client: int, count: int) -> list[int]:
-        """So many others, the most similar first; fewer where there are not so many."""
-        if self._tree is None or not count:
-            return []
-        place = self._clients.index(client)
-        _, found = self._tree.query(self._points[place], k=min(count + 1, len(self._clients)))
-        others = [self._clients[int(index)] for index in torch.atleast_1d(torch.as_tensor(found)) if index != place]
-        return others[:count]
-
-
 def theta(pair: Pair) -> Params:
     """θ = σ + ψ."""
     return {name: _plus(value, pair.psi[name]) if name in pair.psi else value for name, value in pair.sigma.items()}
@@ -411,25 +391,6 @@ def _after(received: Pair, up: FedMatchUp) -> Pair:
 def _without_small(psi: Params, largest: float) -> Params:
     """ψ with 0 for entries up to this size; a NaN stays one, so that it is noticed."""
     return {name: value.masked_fill(value.abs() <= largest, 0.0) for name, value in psi.items()} if largest else psi
-
-
-def _answers(client: Holder, helpers: Sequence[Params]) -> Tensor:
-    """(H, n, c): what the helpers say about the client's unlabeled samples, at their positions."""
-    data, unlabeled = client.samples, client.samples.unlabeled
-    if not helpers or not len(unlabeled):
-        return torch.zeros(0, len(data), 1, device=client.device)
-    found = torch.stack([predict(client.net, model, data.x[unlabeled], client.views) for model in helpers])
-    answers = found.new_zeros(len(found), len(data), found.shape[2])
-    answers[:, unlabeled.to(found.device)] = found
-    return answers.to(client.device)
-
-
-def _inter_client(logits: Tensor, told: Tensor, among: Tensor) -> Tensor:
-    """(n, c), (H, n, c), (n,) -> scalar, Eq. 1: 1/H Σ KL[p_h*(y|u) ‖ p_l(y|u)], the mean over these samples."""
-    if not len(told):
-        return torch.zeros((), device=logits.device)
-    apart = torch.stack([divergence(logits, target) for target in told]).mean(dim=0)
-    return weighted_mean(apart, among, "kept")
 
 
 def _norms(pair: Pair, how: str) -> tuple[Tensor, Tensor]:

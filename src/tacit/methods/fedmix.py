@@ -118,8 +118,7 @@ class NaiveMix:
         if not server.round:
             return state, dict.fromkeys(range(server.clients), FedMixDown(None, None))
         pool = _joined(state.means)
-        downs = {k: pool if state.told.get(k) != state.version else None for k in server.cohort}
-        return state, {k: FedMixDown(state.common.w, news) for k, news in downs.items()}
+        return state, {k: FedMixDown(state.common.w, self._news(server, state, pool, k)) for k in server.cohort}
 
     def client_update(
         self, client: ClientContext, memory: FedMixMemory | None, down: FedMixDown
@@ -175,6 +174,14 @@ class NaiveMix:
         hot = functional.one_hot(data.y, classes).float()
         return Means(x, torch.stack([hot[row].mean(dim=0) for row in rows]), torch.tensor([len(row) for row in rows]))
 
+    def _news(self, server: ServerContext, state: FedMixState, pool: Means | None, client: int) -> Means | None:
+        """What a client gets of the pool: all of it, if it has not got it yet."""
+        return pool if state.told.get(client) != state.version else None
+
+    def _partners(self, batch: int) -> int:
+        """How many entries of the pool a batch is mixed with: one for all its samples."""
+        return 1
+
     def _learn(self, client: ClientContext, w: Params, memory: FedMixMemory) -> Trained:
         return fit(client, w, _Mixed(self, memory.pool), kept=memory.kept, prox=self.mu)
 
@@ -204,19 +211,17 @@ class GlobalMix(NaiveMix):
 
     needs = Needs(client_labels=True, images=True, simulation=True)
 
-    def send(self, server: ServerContext, state: FedMixState) -> tuple[FedMixState, Mapping[int, FedMixDown]]:
-        """w_t and other samples in every round."""
-        state, downs = super().send(server, state)
-        if not server.round:
-            return state, downs
-        pool = _joined(state.means)
-        drawn = {k: self._drawn(server, pool, k) if pool else None for k in server.cohort}
-        return state, {k: FedMixDown(state.common.w, others) for k, others in drawn.items()}
-
-    def _drawn(self, server: ServerContext, pool: Means, client: int) -> Means:
+    def _news(self, server: ServerContext, state: FedMixState, pool: Means | None, client: int) -> Means | None:
+        """Other samples in every round."""
+        if pool is None:
+            return None
         stream = server.streams.at("samples of others", round=server.round, client=client)
         rows = torch.randint(len(pool.of), (self.draws,), generator=stream).to(pool.x.device)
         return Means(pool.x[rows], pool.y[rows], pool.of[rows])
+
+    def _partners(self, batch: int) -> int:
+        """Another sample for each."""
+        return batch
 
 
 @dataclass(frozen=True)
@@ -255,7 +260,7 @@ class LocalMix:
 
 @dataclass(frozen=True)
 class _Mixed:
-    """What a batch of labeled samples costs beside one entry of the pool; as FedAvg where there is no pool."""
+    """What a batch of labeled samples costs beside entries of the pool; as FedAvg where there is no pool."""
 
     method: NaiveMix
     pool: Means | None
@@ -263,7 +268,7 @@ class _Mixed:
     labels_only = True
 
     def visit(self, holder: Holder, received: Params, kept: Mapping[str, Tensor]) -> Visit:
-        """Entries are drawn from a stream of their own, one for each batch; the means are seen as images are."""
+        """Entries are drawn from a stream of their own, for every batch; the means are seen as images are."""
         stream, drawn, pool = holder.stream("labeled views"), holder.stream("entries of the pool"), self.pool
         means = None if pool is None else holder.views.plain(pool.x.to(holder.device))
 
@@ -272,7 +277,7 @@ class _Mixed:
             if pool is None or means is None:
                 loss = cross_entropy(holder.net.apply(w, x, train=True), batch.y)
                 return Cost(loss, {"loss_supervised": loss})
-            row = self._rows(len(x), len(means), drawn)
+            row = torch.randint(len(means), (self.method._partners(len(x)),), generator=drawn)
             label = pool.y.to(holder.device)[row]
             loss = self.method.loss(
                 lambda seen: holder.net.apply(w, seen, train=True), x, batch.y, means[row.to(means.device)], label
@@ -280,11 +285,6 @@ class _Mixed:
             return Cost(loss, {"loss_supervised": loss})
 
         return Visit(cost)
-
-    def _rows(self, batch: int, pool: int, drawn: torch.Generator) -> Tensor:
-        """One entry for the whole batch, or for each sample another sample."""
-        count = batch if isinstance(self.method, GlobalMix) else 1
-        return torch.randint(pool, (count,), generator=drawn)
 
 
 def _soft(logits: Tensor, label: Tensor) -> Tensor:

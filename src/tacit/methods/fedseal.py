@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from tacit.averaging import (
@@ -16,7 +17,7 @@ from tacit.averaging import (
     start_weights,
     train_on_server,
 )
-from tacit.federation import UNLABELED, Samples
+from tacit.federation import UNLABELED
 from tacit.learn import Batch, Cost, Kept, Trained, Visit, fit, predict
 from tacit.losses import complementary, confident, masked_cross_entropy
 from tacit.method import (
@@ -70,7 +71,7 @@ class FedSeal:
     bootstrap: Natural = 50  # epochs on the server's labels before round 1; 0: start from random weights
     theta: Probability = 0.05  # θ: a class with at most this mean confidence may be a complementary label
     lambda_start: NonNegative = 0.1  # λ of the first round: weight of the positive loss
-    lambda_decay: Positive = 0.95  # λ is divided by this each round
+    lambda_decay: Annotated[float, Field(gt=0, le=1)] = 0.95  # λ is divided by this each round
     lambda_until: Natural = 100  # up to this round
     lambda_cap: Positive = 1.0  # and up to this value; a large one, such as 1000, is none
     ensemble: bool = True  # confidence is the mean over all models heard, not that of the last one
@@ -131,8 +132,9 @@ class FedSeal:
 
     def weight(self, round: int) -> float:
         """λ in round 0, 1, …: it grows by 1/decay up to round `lambda_until` and `lambda_cap`."""
-        grown = self.lambda_start / self.lambda_decay ** min(round, self.lambda_until)
-        return min(grown, max(self.lambda_cap, self.lambda_start))
+        cap = max(self.lambda_cap, self.lambda_start)
+        shrunk = self.lambda_decay ** min(round, self.lambda_until)
+        return min(self.lambda_start / max(shrunk, torch.finfo(torch.double).tiny), cap)
 
     def _thresholds(self, server: ServerContext, w: Params) -> Tensor:
         """(c,): τ^t by Eq. 5, or the fixed one."""
@@ -164,8 +166,7 @@ class FedSeal:
         rows = ((filtered.positive >= 0) | (filtered.negative >= 0)).nonzero().reshape(-1)
         chosen = client.data.take(client.data.unlabeled[rows.cpu()])
         mine = Filtered(filtered.positive[rows], filtered.negative[rows], filtered.targets[rows])
-        holder = replace(client, data=Samples(chosen.x, chosen.y))
-        return fit(holder, w, _Seal(mine, self.weight(client.round), self.labels), kept=kept)
+        return fit(replace(client, data=chosen), w, _Seal(mine, self.weight(client.round), self.labels), kept=kept)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tacit import params
-from tacit.averaging import Weights, before_rounds
+from tacit.averaging import Weights, before_rounds, logged
 from tacit.learn import Kept, Trained, Visit, epoch_steps, fit
 from tacit.losses import Distance, ramp_up
 from tacit.method import ClientContext, Count, Holder, Natural, Needs, NonNegative, Probability, Reply, ServerContext
@@ -109,7 +109,7 @@ class FedSiamPi:
         target, online = state.common.target, state.common.online
         differing = {
             name: online[name]
-            for layer in _layers(server.net).values()
+            for layer in server.net.layers.values()
             if not params.equal(_of(online, layer), _of(target, layer))
             for name in layer
         }
@@ -125,7 +125,7 @@ class FedSiamPi:
             return Reply(memory, None, trained.metrics, self._ships(pair))
         apart = divergences(client.net, pair)
         travels = [layer for layer, far in apart.items() if not far < down.boundary]
-        online = {name: pair.online[name] for layer in travels for name in _layers(client.net)[layer]}
+        online = {name: pair.online[name] for layer in travels for name in client.net.layers[layer]}
         up = FedSiamUp(pair.target, online, torch.tensor([*apart.values()]), len(client.data))
         return Reply(memory, up, trained.metrics, self._ships(pair))
 
@@ -177,8 +177,7 @@ class FedSiamPi:
         if not len(server.samples):
             return state
         pair, trained, own = self._learn(server, state.common, state.own)
-        for name, value in trained.metrics.items():
-            server.log(name, value)
+        logged(server, trained)
         return replace(state, common=pair, own=own)
 
     def _learn(self, holder: Holder, start: Pair, memory: FedSiamMemory | None) -> tuple[Pair, Trained, FedSiamMemory]:
@@ -317,7 +316,7 @@ class _Twins:
 def divergences(net: Net, pair: Pair) -> dict[str, float]:
     """FSM of every layer, Eq. 10: ‖θ_t - θ_s‖ / ‖θ_s‖ of its parameters; finite for a layer of zeros too."""
     found = {}
-    for layer, everything in _layers(net).items():
+    for layer, everything in net.layers.items():
         names = [name for name in everything if name in net.trainable] or everything
         online, target = _of(pair.online, names), _of(pair.target, names)
         apart, size = params.norm(params.sub(target, online)), params.norm(online)
@@ -350,14 +349,6 @@ def rising(round: int, rounds: int, mu: float, phi_g: int, phi_end: int) -> floa
     if round <= phi_g:
         return 0.0
     return 0.9 * min(1.0, (round - phi_g) / max(1, turn - phi_g))
-
-
-def _layers(net: Net) -> dict[str, list[str]]:
-    """What belongs to each module: weight, bias and statistics together."""
-    found: dict[str, list[str]] = {}
-    for name in net.names:
-        found.setdefault(name.rpartition(".")[0], []).append(name)
-    return found
 
 
 def _of(model: Params, names: Sequence[str]) -> Params:

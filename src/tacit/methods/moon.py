@@ -18,9 +18,9 @@ from tacit.averaging import (
     start_weights,
     train_on_server,
 )
-from tacit.learn import Batch, Kept, Objective, fit
+from tacit.learn import Batch, Cost, Kept, Objective, Visit, fit
 from tacit.losses import contrast
-from tacit.method import ClientContext, Needs, NonNegative, Positive, Reply, ServerContext
+from tacit.method import ClientContext, Holder, Needs, NonNegative, Positive, Reply, ServerContext
 from tacit.nets import Net
 from tacit.objectives import Supervised
 from tacit.params import Params
@@ -65,9 +65,8 @@ class Moon:
         """PartyLocalTraining, lines 10-20."""
         net = _Overheard(client.net)
         previous = memory.w if memory else self._first(client)
-        extra = self._second_term(client, net, down.w, previous)
-        heard = replace(client, net=net)
-        trained = fit(heard, down.w, self.objective, kept=memory.kept if memory else None, extra=extra)
+        objective = self._with_second_term(client, net, down.w, previous)
+        trained = fit(replace(client, net=net), down.w, objective, kept=memory.kept if memory else None)
         reply = answer(client, trained, self.objective)
         kept = MoonMemory(trained.params, trained.kept) if trained.steps else memory
         return Reply(kept, reply.up, reply.metrics, reply.model, reply.guesses)
@@ -87,26 +86,51 @@ class Moon:
         fresh = client.net.init(client.streams.at("init party", client=client.client))
         return {name: value.to(client.device) for name, value in fresh.items()}
 
-    def _second_term(
+    def _with_second_term(
         self, client: ClientContext, net: "_Overheard", received: Params, previous: Params | None
-    ) -> Callable[[Params, Batch], Tensor] | None:
+    ) -> Objective:
         """Lines 13-18: μ·ℓ_con, on the very inputs the objective learnt from; z_glob and z_prev carry no gradient."""
         if not self.mu or (previous is None and self.term == "contrast"):
-            return None
+            return self.objective
         whole = params.channels_last(received)
         before = params.channels_last(previous) if previous is not None else {}
 
-        def term(w: Params, batch: Batch) -> Tensor:
+        def term() -> Tensor:
             x, z = net.last
             with torch.no_grad():
                 z_glob = client.net.features(whole, x)
                 z_prev = client.net.features(before, x) if self.term == "contrast" else z_glob
             if self.term == "l2":
                 apart: Tensor = torch.linalg.vector_norm((z - z_glob).flatten(1), dim=1)
-                return self.mu * apart.mean()
-            return self.mu * contrast(z, z_glob, z_prev, self.temperature)
+                return apart.mean()
+            return contrast(z, z_glob, z_prev, self.temperature)
 
-        return term
+        return _TwoTerms(self.objective, term, self.mu, f"loss_{self.term}")
+
+
+@dataclass(frozen=True)
+class _TwoTerms:
+    """Line 18: ℓ = ℓ_sup + μ·ℓ_con, where ℓ_sup is an objective; ℓ_con is logged under its name."""
+
+    objective: Objective
+    term: Callable[[], Tensor]
+    mu: float
+    name: str
+
+    @property
+    def labels_only(self) -> bool:
+        """As the objective."""
+        return self.objective.labels_only
+
+    def visit(self, holder: Holder, received: Params, kept: Mapping[str, Tensor]) -> Visit:
+        """The objective's visit; the second term follows its pass over the batch."""
+        first = self.objective.visit(holder, received, kept)
+
+        def cost(w: Params, batch: Batch) -> Cost:
+            own, second = first.cost(w, batch), self.term()
+            return Cost(own.total + self.mu * second, {**own.metrics, self.name: second}, own.guesses)
+
+        return replace(first, cost=cost)
 
 
 class _Overheard(Net):

@@ -50,7 +50,7 @@ class SemiFl:
     alternate: bool = True  # the server trains on the average; else beside the clients, and is half of the average
     view: View = "weak"  # how labeled images are augmented, and unlabeled ones for labeling and mixing
 
-    needs = Needs(server_labels=True)
+    needs = Needs(server_labels=True, images=True)
 
     def start(self, server: ServerContext) -> SemiFlState:
         """A model trained on the server's labels, since clients have nothing else to learn from."""

@@ -101,9 +101,9 @@ class Ssfl:
         """Eq. 8, over all weights and over the last layer's, as the paper plots it."""
         moves = [params.sub(up.w, self._mean_for(server, state, k)) for k, up in ups.items()]
         names = server.net.trainable
-        last = [name for name in names if _layer(name) == _layer(names[-1])]
-        for key, chosen in (("weight_diversity", names), ("weight_diversity_last_layer", last)):
-            server.log(key, diversity([{name: move[name] for name in chosen} for move in moves]))
+        last = next(layer for layer in server.net.layers.values() if names[-1] in layer)
+        for key, among in (("weight_diversity", names), ("weight_diversity_last_layer", last)):
+            server.log(key, diversity([{name: move[name] for name in names if name in among} for move in moves]))
 
 
 @dataclass(frozen=True)
@@ -129,11 +129,6 @@ def draw(server: ServerContext, users: Sequence[int], groups: int) -> list[list[
     order = torch.randperm(len(users), generator=server.stream("groups")).tolist()
     shuffled = [users[place] for place in order]
     return [sorted(shuffled[place::groups]) for place in range(max(1, min(groups, len(users))))]
-
-
-def _layer(name: str) -> str:
-    """The layer that a parameter belongs to."""
-    return name.rpartition(".")[0]
 
 
 def _apart(server: ServerContext, place: int, number: int) -> ServerContext:

@@ -57,7 +57,9 @@ def build(name: str, shape: tuple[int, ...], classes: int, norm: Norm | None = N
         raise TacitError(f"net.norm and net.width are not for networks of your own: leave them out with {name}")
     try:
         return Net(partial(factory, shape, classes))
-    except (RuntimeError, ValueError, ZeroDivisionError) as error:
+    except Exception as error:
+        if name in NETS and not isinstance(error, (RuntimeError, ValueError, ZeroDivisionError)):
+            raise  # a mistake of ours; a user's own callable may do whatever it does
         raise TacitError(f"the network '{name}' can not take inputs of shape {shape}: {error}") from error
 
 

@@ -34,6 +34,14 @@ class Net:
         self._tied = len(self.names) < len(_tensors(built, every_name=True))
         self.has_features = all(callable(getattr(built, step, None)) for step in ("features", "classify"))
 
+    @property
+    def layers(self) -> dict[str, list[str]]:
+        """The names of each layer, weight, bias and statistics together; under "" those of no layer."""
+        found: dict[str, list[str]] = {}
+        for name in self.names:
+            found.setdefault(name.rpartition(".")[0], []).append(name)
+        return found
+
     def init(self, stream: torch.Generator) -> Params:
         """Fresh weights; the same stream gives the same weights."""
         with seeded(stream, torch.device("cpu")):

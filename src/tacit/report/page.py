@@ -136,7 +136,7 @@ def _dealt(runs: Sequence[Run], marks: Iterator[str]) -> str:
         whose = [_named(label, [run.seed for run in some]) for label, some in by_label(dealt.runs).items()]
         shown.append(html.details("; ".join(whose), picture, opened=place == 0))
     look = shlex.join(["tacit", "data", str(runs[0].folder / "config.toml")])
-    missing = "" if found else f"These runs are of a version that did not write it down; {look} shows it."
+    missing = "" if found else f"The runs do not say; {look} shows it where the data is at hand."
     return "\n".join(shown) or html.paragraph(missing, "note")
 
 

@@ -66,14 +66,15 @@ def distinct(runs: Iterable[Run]) -> list[Dealt]:
 
 
 def _about(run: Run) -> tuple[str, Dealt] | None:
-    """The hash of the split and what is counted there; None where an earlier version has not counted."""
+    """The hash of the split and what is counted there; None where nothing is: by earlier versions, of others' sites."""
     try:
         about = json.loads((run.folder / "split.json").read_text(encoding="utf-8"))
         counts = about["counts"]
         tables = [np.array(counts[name], dtype=np.int64) for name in ("labeled", "unlabeled", "server")]
         labeled, unlabeled, server = tables
         classes = [str(name) for name in counts["classes"]]
-        if labeled.shape != unlabeled.shape or labeled.shape[1:] != (len(classes) + 1,):
+        whole = labeled.shape == unlabeled.shape and labeled.shape[1:] == (len(classes) + 1,)
+        if not whole or not (labeled.any() or unlabeled.any()):
             return None
         dealt = Dealt(Holdings(labeled, unlabeled, classes), server, float(counts["heterogeneity"]), [run])
         return str(about["hash"]), dealt

@@ -1,35 +1,20 @@
-"""Local SGD, EMA, prediction, evaluation: every training loop in the package goes through here."""
+"""Local SGD: what a step costs, the steps of one visit, the learning rate of a round, and EMA."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from itertools import islice
-from math import ceil, cos, pi
+from math import cos, pi
 from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from tacit import params
 from tacit.errors import TacitError
-from tacit.federation import Samples, Views
+from tacit.learn.batching import Batch, batches
 from tacit.method import Guesses, Holder, Training
-from tacit.nets import Net
 from tacit.params import Params
 from tacit.random import seeded
-
-EVALUATION_BATCH = 500
-
-
-@dataclass(frozen=True)
-class Batch:
-    """One step's data as stored: labeled inputs `x` with labels `y`, unlabeled inputs `u` at positions `index`."""
-
-    x: Tensor
-    y: Tensor
-    u: Tensor
-    index: Tensor
 
 
 @dataclass(frozen=True)
@@ -91,7 +76,6 @@ def fit(
     kept: Kept | None = None,
     prox: float = 0.0,
     correction: Params | None = None,
-    extra: Callable[[Params, Batch], Tensor] | None = None,
     mixed: int = 0,
 ) -> Trained:
     """Train `start` on what the holder has, by its settings.
@@ -103,22 +87,16 @@ def fit(
         kept: what the last visit returned, if this is not the first.
         prox: μ of the proximal term μ/2·‖w - start‖².
         correction: added to every gradient (SCAFFOLD's c - c_i), for the trainable parameters.
-        extra: a further term of the loss.
         mixed: see `batches`.
     """
     train, net, kept = holder.train, holder.net, kept or Kept()
     if train.buffers == "keep" and kept.buffers is not None:
         start = start | kept.buffers
     visit = objective.visit(holder, start, kept.objective)
-
-    def cost(w: Params, batch: Batch) -> Cost:
-        own = visit.cost(w, batch)
-        return own if extra is None else Cost(own.total + extra(w, batch), own.metrics, own.guesses)
-
     run = _Descent(holder, start, kept.velocity if train.optimizer == "keep" else None, prox, correction)
     with seeded(holder.stream("layers"), holder.device):
         for batch in batches(holder, objective.labels_only, mixed=mixed):
-            run.step(cost(run.w, batch))
+            run.step(visit.cost(run.w, batch))
             visit.after_step(run.w)
     w = params.clone(run.w)
     velocity = run.velocity if train.optimizer == "keep" else None
@@ -152,58 +130,6 @@ def fit_in_turns(holder: Holder, parts: Mapping[str, Part], labels_only: bool = 
         name: Trained(params.clone(run.w), None, run.steps, run.metrics() if run.steps else {}, run.guesses())
         for name, run in runs.items()
     }
-
-
-def batches(holder: Holder, labels_only: bool = False, once: bool = False, mixed: int = 0) -> Iterator[Batch]:
-    """The batches of one visit, or of one epoch; the longer of labeled and unlabeled data makes an epoch.
-
-    The shorter is repeated. The two draw from streams of their own, so unlabeled data does not change which labeled
-    samples meet. Or they are `mixed`: batches of `train.batch` samples of all, the labeled ones so many times each.
-    """
-    samples, train = holder.samples, holder.train
-    epoch = epoch_steps(holder, labels_only, mixed)
-    if not epoch:
-        return
-    total = epoch if once else train.steps or epoch * train.epochs
-    for row, row_u in islice(_rows(holder, labels_only, mixed), total):
-        shown, u = samples.take(row), samples.x.index_select(0, row_u)
-        x, y = shown.x.to(holder.device), shown.y.to(holder.device)
-        yield Batch(x, y, u.to(holder.device), row_u)
-
-
-def epoch_steps(holder: Holder, labels_only: bool = False, mixed: int = 0) -> int:
-    """How many batches make an epoch; 0 where there is nothing to train on."""
-    train, labeled, unlabeled = holder.train, *_positions(holder, labels_only)
-    if mixed:
-        return ceil((mixed * len(labeled) + len(unlabeled)) / train.batch)
-    return max(ceil(len(labeled) / train.batch), ceil(len(unlabeled) / (train.unlabeled_batch or train.batch)))
-
-
-def _positions(holder: Holder, labels_only: bool) -> tuple[Tensor, Tensor]:
-    """Where the labeled samples stand, and the unlabeled ones that count."""
-    labeled = holder.samples.labeled
-    return labeled, labeled[:0] if labels_only else holder.samples.unlabeled
-
-
-def _rows(holder: Holder, labels_only: bool, mixed: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Positions of labeled and of unlabeled samples, batch by batch, without end."""
-    train, labeled, unlabeled = holder.train, *_positions(holder, labels_only)
-    if mixed:
-        known = torch.zeros(len(holder.samples), dtype=torch.bool).index_fill_(0, labeled, True)
-        pool = torch.cat([labeled.repeat(mixed), unlabeled])
-        for row in _endless(pool, train.batch, holder.stream("mixed batches")):
-            yield row[known[row]], row[~known[row]]
-    else:
-        rows = _endless(labeled, train.batch, holder.stream("labeled batches"))
-        rows_u = _endless(unlabeled, train.unlabeled_batch or train.batch, holder.stream("unlabeled batches"))
-        yield from zip(rows, rows_u, strict=False)
-
-
-def _endless(index: Tensor, size: int, stream: torch.Generator) -> Iterator[Tensor]:
-    """Batches of positions, a new permutation for each pass; empty ones where there is nothing."""
-    while True:
-        order = index[torch.randperm(len(index), generator=stream)]
-        yield from order.split(size)
 
 
 class _Descent:
@@ -307,42 +233,3 @@ def learning_rate(train: Training, round: int, rounds: int) -> float:
 def ema(target: Params, online: Params, alpha: float) -> Params:
     """α · target + (1 - α) · online."""
     return params.lerp(online, target, alpha)
-
-
-@torch.no_grad()
-def predict(net: Net, model: Params, x: Tensor, views: Views) -> Tensor:
-    """(n, …) as stored -> probabilities (n, c), without augmentation, on the model's device."""
-    device = next(iter(model.values())).device
-    parts = (views.plain(part.to(device)) for part in x.split(EVALUATION_BATCH))
-    model = params.channels_last(model)
-    return torch.cat([functional.softmax(net.apply(model, part), dim=1) for part in parts])
-
-
-@dataclass(frozen=True)
-class Score:
-    """How a model does on some samples; scores of parts add up to the score of the whole."""
-
-    correct: int = 0
-    loss: float = 0.0
-    count: int = 0
-
-    def __add__(self, other: "Score") -> "Score":
-        """The score on both."""
-        return Score(self.correct + other.correct, self.loss + other.loss, self.count + other.count)
-
-
-def loss_on(holder: Holder, model: Params, samples: Samples) -> float:
-    """Mean loss of a model on labeled samples."""
-    rows = torch.arange(len(samples)).split(EVALUATION_BATCH)
-    parts = (evaluate(holder.net, model, samples.take(row), holder.views, holder.device) for row in rows)
-    score = sum(parts, Score())
-    return score.loss / score.count
-
-
-@torch.no_grad()
-def evaluate(net: Net, model: Params, samples: Samples, views: Views, device: torch.device) -> Score:
-    """Correct answers and summed loss on labeled samples, one forward pass."""
-    logits = net.apply(params.channels_last(model), views.plain(samples.x.to(device)))
-    y = samples.y.to(device)
-    loss = functional.cross_entropy(logits, y, reduction="sum")
-    return Score(int((logits.argmax(dim=1) == y).sum()), float(loss), len(samples))

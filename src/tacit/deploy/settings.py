@@ -1,0 +1,52 @@
+"""What a site and a hub are set up with: `site.toml` and `hub.toml`, and the paths in them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+from pydantic import Field
+
+from tacit import config as configs
+from tacit.catalog import check
+
+Port = Annotated[int, Field(ge=1, le=65535)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+
+
+@dataclass(frozen=True)
+class Site:
+    """One data holder: the file `site.toml`. Paths are relative to its folder."""
+
+    name: Name  # by which the hub knows this site, in every run
+    data: str | None = None  # image folder, .csv or .npz; its share of the run's own data set when not given
+    device: str = "cpu"  # torch device
+    memory: str = "memory"  # folder of what methods remember here between rounds, for nobody else to read
+    federation: str = "federation.toml"  # what the hub says of the federation
+    certificate: str | None = None  # of the hub's authority, ca.crt; without one nothing is encrypted
+    key: str | None = None  # of this site, private; its other half, with .pub, is for the hub
+    port: Port = 9094  # of this machine, for Flower's own processes to meet
+
+
+@dataclass(frozen=True)
+class Hub:
+    """The coordinator: the file `hub.toml`. Paths are relative to its folder."""
+
+    host: str = "127.0.0.1"  # address that sites reach this machine at
+    port: Port = 8443  # one for everything
+    sites: list[Name] | None = None  # names that may take part; the first to join when not given
+    insecure: bool = False  # no encryption and no keys: for trials on one machine
+    join_seconds: Annotated[float, Field(gt=0)] = 600.0  # to wait for the sites before the first round
+    runs: str = "runs"  # folder of the runs
+
+
+Kind = TypeVar("Kind", Site, Hub)
+
+
+def load(kind: type[Kind], path: Path) -> Kind:
+    """The settings in a file."""
+    return kind(**check(kind, configs.read(path), ""))
+
+
+def beside(path: Path, name: str) -> Path:
+    """A path that is written in a settings file, as seen from anywhere."""
+    return (path.parent / Path(name).expanduser()).absolute()

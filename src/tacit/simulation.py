@@ -1,0 +1,31 @@
+"""A run on Flower's simulation: what its nodes need to know to build the same job from the same config."""
+
+import tomllib
+from collections.abc import Mapping
+from functools import lru_cache
+
+from tacit import config as configs
+from tacit.config import Config
+from tacit.engines.loop import Courier, Job
+from tacit.errors import TacitError
+from tacit.prepare import build_job
+
+
+def simulation(job: Job, config: Config, cores: int) -> Courier:
+    """Flower's simulation with one virtual node per client."""
+    try:
+        from tacit.engines import flower
+    except ModuleNotFoundError as error:
+        raise TacitError(f"there is no {error.name} here: install tacit[flower], or use --engine local") from error
+    about = {"config": configs.dumps(config)}
+    return flower.SimulationCourier(job, flower.simulated(open_job), about, cores, config.engine.ray)
+
+
+def open_job(about: Mapping[str, str]) -> Job:
+    """The job of a config that came with a message; the last one is kept, since loading its data takes a while."""
+    return _job(about["config"])
+
+
+@lru_cache(maxsize=1)
+def _job(config: str) -> Job:
+    return build_job(configs.make(tomllib.loads(config)))[0]

@@ -1,0 +1,142 @@
+"""Flower: the same bits as the local engine through its apps, messages and records, and what happens without a node."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tacit import catalog
+from tacit.engines.faults import Faults
+from tacit.engines.inline import InlineCourier
+from tacit.engines.loop import Job, Position, play
+from tacit.engines.memory import Memories, Shelf
+from tacit.errors import TacitError
+from tests import test_contract as contract
+
+flwr = pytest.importorskip("flwr", reason="Flower is not installed: pip install tacit[flower]")
+
+from flwr.app import Context, RecordDict  # noqa: E402
+from flwr.clientapp import ClientApp  # noqa: E402
+
+from tacit.engines.flower import Desk, FlowerCourier, Place, Post, Roster, client_app, simulated  # noqa: E402
+from tests.engines.grid import DirectGrid, played  # noqa: E402
+
+pytestmark = pytest.mark.flower
+NAMES = [name for name in catalog.methods() if not contract.method(name).needs.simulation]
+everywhere = pytest.mark.parametrize(
+    "name, place", [(name, place) for name in NAMES for place in contract.supported(name)]
+)
+
+
+def on_shelves(given: Job, folder: Path) -> ClientApp:
+    """Nodes that keep their memory on a disk of their own."""
+
+    def open_desk(about: Mapping[str, str], node: Mapping[str, Any], client: int) -> Desk:
+        return Desk(given, Shelf(folder / str(node["partition-id"])))
+
+    return client_app(open_desk, lambda about, node: Place(str(node["partition-id"])))
+
+
+def over(given: Job, app: ClientApp) -> tuple[FlowerCourier, DirectGrid]:
+    grid = DirectGrid(app, [{"partition-id": client} for client in range(given.federation.clients)])
+    names = {str(client): client for client in range(given.federation.clients)}
+    return FlowerCourier(given, Roster(Post(grid), {}, names)), grid
+
+
+@everywhere
+def test_every_method_gives_the_same_bits_as_in_this_process(name: str, place: str, tmp_path: Path) -> None:
+    given = contract.build_job(name, place)
+    here = played(given, InlineCourier(given), tmp_path)
+    there = played(given, over(given, simulated(lambda about: given))[0], tmp_path)
+    assert there == here
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_memories_that_stay_at_the_clients_change_nothing(name: str, tmp_path: Path) -> None:
+    given = contract.build_job(name, contract.supported(name)[0])
+    here = played(given, InlineCourier(given), tmp_path)
+    there = played(given, over(given, on_shelves(given, tmp_path / "shelves"))[0], tmp_path)
+    assert there[:2] == here[:2]
+    for client, (token, memory) in enumerate(zip(there[2], here[2], strict=True)):
+        assert (token is None) == (memory is None)
+        if token is not None:
+            assert token.isdigit()  # no memory leaves the client, only the number of its version
+            assert Shelf(tmp_path / "shelves" / str(client)).take(token) == memory
+
+
+@pytest.mark.parametrize("faults", [Faults(lost=0.5), Faults(crash=0.7), Faults(nonfinite=0.5), Faults(slow=0.4)])
+def test_faults_strike_the_same_clients(faults: Faults, tmp_path: Path) -> None:
+    given = replace(contract.build_job("scaffold", "client"), faults=faults, deadline=30.0, min_clients=0)
+    here = played(given, InlineCourier(given), tmp_path)
+    there = played(given, over(given, on_shelves(given, tmp_path / "shelves"))[0], tmp_path)
+    assert there[:2] == here[:2]
+    assert any(record.skipped for record in here[1])
+
+
+def test_tensors_travel_as_named_arrays(tmp_path: Path) -> None:
+    given = contract.build_job("scaffold", "client")
+    courier, grid = over(given, simulated(lambda about: given))
+    played(given, courier, tmp_path)
+    content = next(message for message in grid.pushed if message.metadata.message_type == "train").content
+    assert "x/fc3.weight" in content.array_records["down"]
+    array = content.array_records["down"]["x/fc3.weight"]
+    assert (array.dtype, tuple(array.shape)) == ("float32", (3, 42))
+
+
+def test_a_node_is_known_by_its_name_and_asked_only_once(tmp_path: Path) -> None:
+    given = contract.build_job("fedavg", "client")
+    courier, grid = over(given, simulated(lambda about: given))
+    played(given, courier, tmp_path)
+    questions = [message for message in grid.pushed if message.metadata.message_type == "query"]
+    assert len(questions) == given.federation.clients
+
+
+def test_a_client_whose_node_is_gone_is_left_out_until_another_node_has_its_name(tmp_path: Path) -> None:
+    given = replace(contract.build_job("scaffold", "client"), cohort=4)
+    courier, grid = over(given, on_shelves(given, tmp_path / "shelves"))
+    position = Position(Memories(tmp_path, 1 << 30))
+    rounds = play(given, courier, position)
+    assert next(rounds).skipped == {}
+    context = grid.contexts.pop(99)  # client 1
+    assert next(rounds).skipped == {1: "is not connected"}
+    grid.contexts[7] = Context(1, 7, context.node_config, RecordDict(), {})
+    assert next(rounds).skipped == {}  # its memory of the first round was on its disk
+
+
+def test_a_client_that_fails_says_why_and_keeps_its_traceback(tmp_path: Path) -> None:
+    given = replace(contract.build_job("fedavg", "client"), min_clients=0)
+
+    def broken(about: Mapping[str, str], node: Mapping[str, Any], client: int) -> Desk:
+        raise OSError("the disk is gone")
+
+    courier, _ = over(given, client_app(broken, lambda about, node: Place(str(node["partition-id"]))))
+    records = list(play(given, courier, Position(Memories(tmp_path, 1 << 30))))
+    assert set(records[0].skipped.values()) == {"failed: OSError: the disk is gone"}
+    assert all("Traceback" in detail for detail in records[0].details.values())
+
+
+def test_a_site_that_refuses_is_left_out_with_its_reason(tmp_path: Path) -> None:
+    given = contract.build_job("fedavg", "client")
+
+    def introduce(about: Mapping[str, str], node: Mapping[str, Any]) -> Place:
+        return Place(str(node["partition-id"]), "it has a class 'yeti'" if node["partition-id"] == 0 else "")
+
+    app = client_app(lambda about, node, client: Desk(given), introduce)
+    records = list(play(given, over(given, app)[0], Position(Memories(tmp_path, 1 << 30))))
+    reasons = {reason for record in records for client, reason in record.skipped.items() if client == 0}
+    assert reasons == {"refused: it has a class 'yeti'"}
+
+
+def test_a_shelf_keeps_what_the_server_may_still_ask_for(tmp_path: Path) -> None:
+    folder = tmp_path / "memory"
+    shelf = Shelf(folder)
+    first, second = shelf.put(3, b"a"), shelf.put(5, b"b")
+    assert shelf.take(first) == b"a"  # the reply of round 5 got lost
+    assert shelf.take(second) == b"b"
+    assert sorted(path.name for path in folder.iterdir()) == ["5"]
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert (folder / "5").stat().st_mode & 0o777 == 0o600
+    with pytest.raises(TacitError, match="the memory of round 4 is not in"):
+        shelf.take(first)
