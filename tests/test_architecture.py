@@ -38,7 +38,8 @@ MAY_IMPORT = {
     "config": "catalog data engines.faults errors learn method nets",
     "prepare": "config data engines errors federation nets random",
     "simulation": "config engines errors prepare",
-    "experiment": "config data engines errors params prepare simulation",
+    "trackers": "config engines.loop errors",
+    "experiment": "config data engines errors params prepare simulation trackers",
     "deploy": "catalog config data deploy engines errors experiment federation method nets params prepare random",
     "report": "report errors",
     "display": "engines experiment",
@@ -56,6 +57,8 @@ MAY_IMPORT = {
 # package: (the part of tacit the rule is about, the one place in it where the package may be imported)
 FOREIGN = {
     "flwr": ("", "engines.flower"),
+    "tensorboard": ("", "trackers"),
+    "mlflow": ("", "trackers"),
     "torch": ("report", None),  # reports read run directories, on machines that never trained
 }
 
@@ -228,6 +231,9 @@ def test_the_package_is_found() -> None:
         ("experiment", "from tacit.report import tables"),
         ("report.tables", "from tacit.experiment import run"),
         ("report", "from tacit.learn import evaluate"),
+        ("report.page", "from tacit.bench import tables"),
+        ("trackers", "from tacit.methods import fedavg"),
+        ("trackers", "from tacit.engines import local"),
         ("params", "from tacit.errors import TacitError"),
         ("method", "from tacit.methods import fedavg"),
         ("nets", "from tacit.federation import Samples"),
@@ -263,6 +269,8 @@ def test_a_right_direction_is_let_through(module: str, source: str) -> None:
         ("engines.local", "import flwr", 1),
         ("cli", "def serve():\n    from flwr.app import Context", 1),
         ("engines.flower", "from flwr.app import Context", 0),
+        ("experiment", "def play():\n    import mlflow", 1),
+        ("trackers", "from tensorboard.summary.writer.record_writer import RecordWriter", 0),
         ("report.plots", "from torch import Tensor", 1),
         ("learn", "import torch\nimport flwr_datasets", 0),
     ],

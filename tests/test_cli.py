@@ -1,5 +1,6 @@
 """The command line: what it prints, where, and that every mistake is one line and exit code 2."""
 
+import html
 import json
 import os
 import subprocess
@@ -332,7 +333,34 @@ def test_report_writes_one_page(shell: Shell) -> None:
     said = shell("report", "one", "two", "--out", "page.html")
     assert (said.code, said.err) == (0, "")
     assert said.lines == ["report: page.html"]
-    assert "<html" in (shell.folder / "page.html").read_text()
+    text = (shell.folder / "page.html").read_text()
+    assert "tacit run one/config.toml\ntacit run two/config.toml</code>" in text
+    assert "Heat map of 4 clients" in text
+
+
+def test_report_draws_files_on_request(shell: Shell) -> None:
+    shell.run("--quiet", "--out", "one", "--set", "log.local=true", "--method", "fedavg+fixmatch")
+    said = shell("report", "one", "--plots", "figures", "--format", "svg")
+    names = [
+        "accuracy-rounds",
+        "accuracy-bytes",
+        "accuracy-steps",
+        "accuracy-time",
+        "pseudo-kept",
+        "clients",
+        "partition",
+    ]
+    assert (said.code, said.err) == (0, "")
+    assert [
+        line for line in said.lines if "pseudo-accuracy" not in line
+    ] == [  # which needs a pseudo-label that is kept
+        *(f"plot: figures/{name}.svg" for name in names),
+        "report: report.html",
+    ]
+    refused = shell("report", "one", "--plots", "other", "--format", "gif", "--out", "other.html")
+    assert (refused.code, refused.err) == (2, "tacit: unknown format 'gif': choose one of pdf, png, svg\n")
+    assert not (shell.folder / "other").exists()
+    assert not (shell.folder / "other.html").exists()
 
 
 def test_compare_runs_everything_once(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -347,6 +375,11 @@ def test_compare_runs_everything_once(shell: Shell, monkeypatch: pytest.MonkeyPa
     assert "fedavg+fixmatch" in said.out
     assert "±" in said.out
     assert said.lines[-1] == "report: all/report.html"
+    methods = "--methods 'fedavg+fixmatch, local-only' --seeds 0,1"
+    command = f"tacit compare images.npz.toml {methods} --out all --set train.lr=0.125"
+    assert html.escape(command) in (shell.folder / "all/report.html").read_text()
+    assert shell("report", "all").code == 0
+    assert html.escape(command) in (shell.folder / "report.html").read_text()
     assert fits(said.out)
     before = {path: path.stat().st_mtime_ns for place in places for path in (shell.folder / place).rglob("*")}
 

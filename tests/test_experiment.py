@@ -58,6 +58,10 @@ def test_a_run_directory_holds_all_that_is_promised(tmp_path: Path, images: str)
     split = json.loads((folder / "split.json").read_text())
     assert sorted(sample for client in split["clients"] for sample in client) == list(range(120))
     assert len(split["labeled"]) == 4 * 3 * 2
+    counts = split["counts"]
+    assert counts["labeled"] == [[2, 2, 2, 0]] * 4
+    assert [sum(row) + 6 for row in counts["unlabeled"]] == [len(client) for client in split["clients"]]
+    assert (counts["classes"], counts["server"]) == (["0", "1", "2"], [0, 0, 0])
     assert {path.name for path in (folder / "checkpoint").iterdir()} == {"latest.json", "state.2"}
     with safe_open(folder / "model.safetensors", "pt") as model:
         about = json.loads(model.metadata()["tacit"])

@@ -59,7 +59,7 @@ def run(
     set: Set = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the table.")] = False,
 ) -> None:
-    """Run the cells that are not done yet, then show the table; interrupted cells go on where they stopped."""
+    """Run the cells that are not done yet, then show the table and write its page; cells go on where they stopped."""
     from tacit.bench import cells, files, play
 
     if side_by_side != 1 and workers is not None:
@@ -77,6 +77,7 @@ def run(
         print(f"stopped with {done} of {len(planned)} cells done; go on with the same command", file=sys.stderr)
         raise
     _print(benchmark, quick, found, out, "terminal", only, column)
+    _report(benchmark, quick, found, out, set)
     if failures:
         more = f" (and {len(failures) - 1} more)" if failures[1:] else ""
         raise TacitError(f"{len(failures)} of {len(planned)} cells failed{more and ', the first'}: {failures[0]}")
@@ -86,8 +87,13 @@ def run(
 def show(
     name: Name, quick: Quick = False, only: Only = None, column: InColumn = None, out: Out = RUNS, set: Set = None
 ) -> None:
-    """Show the table as far as it is done, from runs and from kept results; nothing is run."""
-    table(name, quick=quick, only=only, column=column, out=out, set=set)
+    """Show the table as far as it is done, from runs and from kept results, and write its page; nothing is run."""
+    from tacit.bench import cells, files
+
+    benchmark = files.find(name)
+    found = cells.spots(benchmark, quick, _assignments(set))
+    _print(benchmark, quick, found, out, "terminal", only, column)
+    _report(benchmark, quick, found, out, set)
 
 
 @app.command()
@@ -148,6 +154,15 @@ def _print(
         tables.show(sheet, Console())
     else:
         print(formats.FORMATS[format](sheet), end="")
+
+
+def _report(benchmark: Any, quick: bool, found: Any, out: Path, set: list[str] | None) -> None:
+    """The page about the whole table, whatever part of it was asked for."""
+    from tacit.bench import cells, page
+
+    path = page.write(benchmark, quick, found, cells.home(out, benchmark, quick), set or [])
+    if path:
+        Console().print(f"\nreport: {path}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _assignments(set: list[str] | None) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -206,19 +207,30 @@ def compare(
     names, numbers = listed(methods, "--methods"), list(dict.fromkeys(map(integer, listed(seeds, "--seeds"))))
     runs = play_all(base, extra, names, numbers, folder, "quiet" if quiet else "auto", console)
     console.print(tables.to_rich(tables.summarise(runs), f"{config.stem}, seeds {seeds}"))
-    page.write(runs, folder / "report.html", f"tacit compare {config} --methods {methods} --seeds {seeds}")
+    page.write_with_command(runs, folder, shlex.join(["tacit", *sys.argv[1:]]))
     console.print(f"report: {folder / 'report.html'}", highlight=False, markup=False, soft_wrap=True)
 
 
 @app.command()
-def report(folders: list[Path], out: Annotated[Path, typer.Option("--out", "-o")] = Path("report.html")) -> None:
+def report(
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="Runs, comparisons, or the runs of a benchmark.")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The page.")] = Path("report.html"),
+    plots: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Also every plot as a file, in here.")] = None,
+    format: Annotated[str, typer.Option(help="Of these files: png, svg or pdf.")] = "png",
+) -> None:
     """One self-contained HTML page about one or more runs."""
-    from tacit.compare import BOUNDS
-    from tacit.report import page, read
+    from tacit.report import page, pictures, read
 
-    places = [run for folder in folders for run in _runs_in(folder)]
-    runs = [read.load(place, place.parent.name if place.parent.name in BOUNDS else None) for place in places]
-    page.write(runs, out, "tacit report " + " ".join(map(str, folders)))
+    pictures.check(format)
+    loaded = {folder: read.load_all(folder) for folder in folders}
+    again = [read.noted_command(folder) or page.commands(runs) for folder, runs in loaded.items()]
+    runs = [run for some in loaded.values() for run in some]
+    page.write(runs, out, "\n".join(again))
+    written = pictures.write(runs, plots, format) if plots else []
+    for path in written:
+        Console().print(f"plot: {path}", highlight=False, markup=False, soft_wrap=True)
     Console().print(f"report: {out}", highlight=False, markup=False, soft_wrap=True)
 
 
@@ -288,11 +300,6 @@ def _fresh(name: str) -> Path:
     while folder.exists():
         folder, number = Path("runs") / f"{safe}-{number}", number + 1
     return folder
-
-
-def _runs_in(folder: Path) -> list[Path]:
-    """The folder itself, or the runs of a comparison below it."""
-    return sorted(path.parent for path in folder.glob("*/*/config.toml")) or [folder]
 
 
 def listed(text: str, option: str) -> list[str]:

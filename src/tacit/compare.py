@@ -64,7 +64,7 @@ def play_once(config: Config, folder: Path, mode: display.Mode, console: Console
     if not (folder / "config.toml").exists():
         experiment = Experiment.create(config, folder)
     else:
-        experiment = Experiment.reopen(folder)
+        experiment = Experiment.reopen(folder, track=config.track)
         if experiment.config != config:
             raise TacitError(f"{folder} holds a run with another config: choose another --out")
     if experiment.finished_rounds() < config.rounds:

@@ -2,7 +2,7 @@
 
 seed, rounds, cohort                 at the top
 [method] name, its hyper-parameters  [objective] its hyper-parameters
-[data] [net] [train] [server] [engine] [faults] [log]
+[data] [net] [train] [server] [engine] [faults] [log] [track]
 """
 
 import tomllib
@@ -61,6 +61,14 @@ class LogConfig:
 
 
 @dataclass(frozen=True)
+class TrackConfig:
+    """Where else the rounds are shown; nothing here changes a number."""
+
+    tensorboard: bool = False  # event files in the run's folder; needs tacit[tensorboard]
+    mlflow: str | None = None  # a folder for MLflow's database, or the address of its server; needs tacit[mlflow]
+
+
+@dataclass(frozen=True)
 class Config:
     """Everything a run depends on."""
 
@@ -78,6 +86,7 @@ class Config:
     engine: EngineConfig = EngineConfig()
     faults: Faults = Faults()
     log: LogConfig = LogConfig()
+    track: TrackConfig = TrackConfig()
 
     @property
     def method_name(self) -> str:

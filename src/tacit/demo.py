@@ -55,7 +55,7 @@ def show(folder: Path, console: Console) -> None:
     console.print(tables.to_rich(rows, "test accuracy on 1,000 images"))
     console.print()
     print(plots.terminal_curve(runs, width, 15, color=console.color_system is not None))
-    page.write(runs, folder / "report.html", "tacit demo")
+    page.write_with_command(runs, folder, "tacit demo")
     plots.save(plots.figure(runs), folder / "curve.png")
     console.print(f"\nreport: {folder / 'report.html'}\n\nnext:", highlight=False, markup=False, soft_wrap=True)
     for what, arguments in NEXT:

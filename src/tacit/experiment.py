@@ -1,11 +1,12 @@
 """From a config to a run directory, and back from a run directory to where it stopped.
 
 config.toml        the full config; running it again gives the same model
-split.json         who holds which sample, and the hash of that
+split.json         who holds which sample, the hash of that, and how many of each class
 rounds.jsonl       one record per round
 model.safetensors  the final model
 checkpoint/        how far the run got
 errors.log         tracebacks of clients that failed, if any did
+tensorboard/       event files, if asked for
 """
 
 import fcntl
@@ -25,7 +26,9 @@ import torch
 from safetensors.torch import load_file, save
 
 from tacit import config as configs
-from tacit.config import Config, EngineConfig
+from tacit import trackers
+from tacit.config import Config, EngineConfig, TrackConfig
+from tacit.data import partition, scenario
 from tacit.data.scenario import Split
 from tacit.engines import checkpoint
 from tacit.engines.inline import InlineCourier
@@ -80,8 +83,9 @@ class Experiment:
                 )
             if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
                 raise TacitError(f"{folder} is not an empty folder: choose another --out")
+        trackers.check(config.track)
         job, split = build_job(config)
-        about = {"hash": split.hash(), "data": _fingerprint(job)} | split.to_json()
+        about = {"hash": split.hash(), "data": _fingerprint(job), "counts": _counts(job, split)} | split.to_json()
         with _writing(folder):
             partial = folder.with_name(f".{folder.name}.partial-{os.getpid()}")
             try:
@@ -94,15 +98,19 @@ class Experiment:
         return cls(config, folder, job, split)
 
     @classmethod
-    def reopen(cls, folder: Path, engine: EngineConfig | None = None) -> "Experiment":
-        """A run that was started before, on the same data as then; another engine may carry the rest of it."""
+    def reopen(cls, folder: Path, engine: EngineConfig | None = None, track: TrackConfig | None = None) -> "Experiment":
+        """A run that was started before, on the same data as then; another engine may carry the rest of it.
+
+        Other trackers may follow it, too.
+        """
         if not (folder / "config.toml").exists():
             raise TacitError(f"{folder} holds no run: give the folder a run was started in")
         given = configs.read(folder / "config.toml")
         if missing := sorted({"seed", "data", "train", "log"} - given.keys()):
             raise TacitError(f"{folder / 'config.toml'} is not whole, it has no {missing[0]}: start a new run")
         config = configs.make(given)
-        config = replace(config, engine=engine or config.engine)
+        config = replace(config, engine=engine or config.engine, track=track or config.track)
+        trackers.check(config.track)
         try:
             about = json.loads((folder / "split.json").read_text(encoding="utf-8"))
             known = about["hash"], about["data"]
@@ -128,6 +136,7 @@ class Experiment:
             log = stack.enter_context(_open_log(self.folder / "rounds.jsonl", length))
             every = 1 if courier else self.config.log.checkpoint_every
             courier = courier or stack.enter_context(closing(self._courier(lock)))
+            track = stack.enter_context(trackers.opened(self.config, self.folder, position.round))
             saved = logged = position.round
             try:
                 for record in play(self.job, courier, position):
@@ -137,6 +146,7 @@ class Experiment:
                     if position.round % every == 0 or position.round == self.job.rounds:
                         self._save(position, log)
                         saved = position.round
+                    track(record)
                     yield record
             except TooFewClientsError as error:
                 self._note_errors(position.round, {k: absent.detail for k, absent in error.absent.items()})
@@ -232,6 +242,20 @@ def _jsonable(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _jsonable(item) for name, item in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _counts(job: Job, split: Split) -> dict[str, Any]:
+    """Labeled and unlabeled samples of each client and class, which positions alone do not tell, and R."""
+    federation = job.federation
+    true = (federation.pool.y if federation.truth is None else federation.truth).numpy()
+    labeled, unlabeled = scenario.counts(true, len(federation.classes), split)
+    return {
+        "classes": list(federation.classes),
+        "labeled": labeled.tolist(),
+        "unlabeled": unlabeled.tolist(),
+        "server": federation.server.labeled.y.bincount(minlength=len(federation.classes)).tolist(),
+        "heterogeneity": partition.heterogeneity((labeled + unlabeled)[:, :-1]),
+    }
 
 
 def _fingerprint(job: Job) -> str:

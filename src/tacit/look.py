@@ -254,17 +254,9 @@ def _range(counts: Indices) -> str:
 
 def heat_map(look: Look) -> "Figure":
     """The samples of each client and class; where some of them show labels, these once more, unless all are alike."""
-    held = look.held
-    width, labeled = len(held.names), held.labeled[:, :-1]
-    panels, alike = {"all samples": held.all[:, :width]}, ""
-    if held.mixed and (labeled == labeled[0, 0]).all():
-        alike = f"\n{_number(int(labeled[0, 0]), 'labeled sample')} of every class at every client"
-    elif held.mixed:
-        panels["labeled samples"] = labeled
-    server = np.pad(look.server, (0, width - len(look.server))) if look.server.any() else None
     data = look.config.data
-    title = f"{look.name}, {data.partition}, {data.clients:,} clients, R = {look.heterogeneity:.2f}{alike}"
-    return federation.heat_map(panels, held.names, server, title, unknown=held.unknown)
+    title = f"{look.name}, {data.partition}, {data.clients:,} clients, R = {look.heterogeneity:.2f}"
+    return federation.dealt(look.held, look.server, title)
 
 
 def sample_grid(look: Look) -> "Figure":

@@ -35,12 +35,18 @@ def test_from_the_file_to_the_page(shell: Shell, monkeypatch: pytest.MonkeyPatch
     assert "6/6 cells" in ran.out
     assert "mean ± std over 2 seeds" in ran.out
     assert "Two classes" not in ran.out
+    assert ran.lines[-1] == "report: runs/bench/small-table/report.html"
+    assert "Two classes" in (shell.folder / "runs/bench/small-table/report.html").read_text()
+    (shell.folder / "runs/bench/small-table/report.html").unlink()
     assert (shell.folder / "runs/bench/small-table/iid/labels-only/seed-1/model.safetensors").exists()
 
     shown = shell("bench", "show", "small-table")
     assert shown.code == 0
     assert "Two classes" in shown.out
     assert fits(shown.out)
+    assert (shell.folder / "runs/bench/small-table/report.html").exists()
+    assert shell("report", "runs/bench/small-table").code == 0
+    assert "tacit bench run small-table --seeds 0,1" in (shell.folder / "report.html").read_text()
     again = shell("bench", "run", "small-table", "--seeds", "0,1", "--column", "iid", "--quiet")
     assert again.out in ran.out
 

@@ -51,3 +51,20 @@ def two_seeds(folder: Path, label: str, first: float, second: float, **config: A
         a_run(folder / f"{label}-{seed}", [accuracy], label, seed=seed, **config)
         for seed, accuracy in enumerate((first, second))
     ]
+
+
+def deal(run: Run, name: str, labeled: Sequence[Sequence[int]], unlabeled: Sequence[Sequence[int]]) -> None:
+    """Write who holds what of the classes a and b, and of no known class, beside a run; the server has one of each."""
+    counts = {
+        "classes": ["a", "b"],
+        "labeled": labeled,
+        "unlabeled": unlabeled,
+        "server": [1, 1],
+        "heterogeneity": 0.25,
+    }
+    (run.folder / "split.json").write_text(json.dumps({"hash": name, "counts": counts}), encoding="utf-8")
+
+
+def spread(mean: float) -> dict[str, float]:
+    """A number over the clients that reaches a tenth below its mean and a fifth above it."""
+    return {"mean": mean, "min": mean - 0.1, "max": mean + 0.2}

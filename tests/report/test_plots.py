@@ -21,7 +21,7 @@ def test_a_curve_is_mean_and_range_over_the_rounds_all_seeds_have(tmp_path: Path
     ahead, behind = a_run(tmp_path / "0", [0.1, 0.2, 0.9], "x"), a_run(tmp_path / "1", [0.3, 0.6], "x", rounds=3)
     (curve,) = curves([ahead, behind])
     assert curve.label == "x"
-    assert curve.rounds == [1, 2]
+    assert curve.x == [1, 2]
     assert curve.mean == pytest.approx([(10 + 30) / 2, (20 + 60) / 2])
     assert curve.low == pytest.approx([10, 20])
     assert curve.high == pytest.approx([30, 60])

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from tacit.errors import TacitError
-from tacit.report.read import by_label, load
+from tacit.report.read import by_group, by_label, bytes_of, load, load_all, noted_command
 from tests.report.runs import a_run, record, write_run
 
 
@@ -55,7 +55,7 @@ def test_costs_are_sums_over_rounds(tmp_path: Path) -> None:
     rounds = [record(0, 0.1, bytes_up=3, bytes_down=5), record(1, 0.1, bytes_up=7, bytes_down=11, server=trained)]
     run = load(write_run(tmp_path / "run", rounds))
     assert (run.bytes_up, run.bytes_down) == (3 + 7, 5 + 11)
-    assert run.cumulative_bytes == [(1, 8), (2, 8 + 18)]
+    assert run.spent(bytes_of) == {1: 8, 2: 8 + 18}
     assert (run.steps, run.seconds) == (10 + 10 + 4, 2.0 + 2.0)
 
 
@@ -137,3 +137,34 @@ def test_a_run_without_an_evaluated_round_is_told(tmp_path: Path) -> None:
     (folder / "rounds.jsonl").unlink()
     with pytest.raises(TacitError, match="no evaluated round yet"):
         load(folder)
+
+
+def test_a_number_of_the_clients_is_read_where_it_is(tmp_path: Path) -> None:
+    kept = {"mean": 0.5, "min": 0.25, "max": 1.0}
+    metrics = [{"pseudo_kept": kept}, {}, {"pseudo_kept": kept | {"max": None}}]
+    rounds = [record(n, 0.1, metrics=told) for n, told in enumerate(metrics)]
+    run = load(write_run(tmp_path / "run", rounds))
+    assert run.metric("pseudo_kept") == {1: (0.5, 0.25, 1.0)}
+    assert run.metric("pseudo_accuracy") == {}
+
+
+def test_folders_of_runs_are_named_by_the_folders_between(tmp_path: Path) -> None:
+    for place in ("run", "some/one", "all/fedavg/seed-0", "all/fedavg/seed-1", "table/iid/moon/seed-0"):
+        a_run(tmp_path / place, [0.5])
+    a_run(tmp_path / "table/iid/moon/seed-0.old-1234", [0.5])
+    named = {
+        name: [(run.group, run.label) for run in load_all(tmp_path / name)] for name in ("run", "some", "all", "table")
+    }
+    assert named == {
+        "run": [("", "fedavg+fixmatch")],
+        "some": [("", "one")],
+        "all": [("", "fedavg"), ("", "fedavg")],
+        "table": [("iid", "moon")],
+    }
+    assert {group: len(runs) for group, runs in by_group(load_all(tmp_path / "table")).items()} == {"iid": 1}
+
+
+def test_the_command_of_a_folder_is_read_where_it_is_written_down(tmp_path: Path) -> None:
+    assert noted_command(tmp_path) == ""
+    (tmp_path / "command.txt").write_text("tacit demo\n", encoding="utf-8")
+    assert noted_command(tmp_path) == "tacit demo"

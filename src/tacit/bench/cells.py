@@ -86,7 +86,7 @@ class Cell:
 
 
 def fingerprint(config: Config) -> str:
-    """A hash of every setting that is not at its default, without seed and engine: equal configs have equal ones.
+    """A hash of every setting that is not at its default, but seed, engine and trackers: equal configs, equal hashes.
 
     Defaults are left out so that results that are kept survive a new setting; a default that changes is noticed by
     `version`. The split's name is left out too: it stands for settings that are there.
@@ -124,7 +124,7 @@ def version(config: Config) -> str:
 
 @cache
 def _shared() -> str:
-    defaults = {name: value for name, value in asdict(Config()).items() if name != "engine"}
+    defaults = {name: value for name, value in asdict(Config()).items() if name not in ("engine", "track")}
     digest = hashlib.sha256(repr(defaults).encode())
     for name in SHARED:
         for path in [PACKAGE / f"{name}.py", *sorted((PACKAGE / name).glob("*.py"))]:
@@ -209,7 +209,7 @@ def cells(found: Iterable[Spot], seeds: Sequence[int], folder: Path) -> list[Cel
 def begin(cell: Cell) -> Experiment:
     """The run of a cell, new or gone on with; whoever played it before, on whatever engine."""
     if (cell.folder / "config.toml").exists():
-        experiment = Experiment.reopen(cell.folder, cell.config.engine)
+        experiment = Experiment.reopen(cell.folder, cell.config.engine, cell.config.track)
     else:
         experiment = Experiment.create(cell.config, cell.folder)
     with replacing(cell.folder / NOTE) as partial:

@@ -29,9 +29,8 @@ def to_markdown(sheet: Sheet) -> str:
     for block in begun:
         lines = ["| " + " | ".join([_plain(block.title), *heads[1:]]) + " |", "|---|" + "--:|" * (len(heads) - 1)]
         for line in block.lines:
-            cells = [_plain(line.name), _seeds(line), *line.reached(), *line.costs()]
-            lead = line.ours is not None and line.ours.leads
-            lines.append("| " + " | ".join(f"**{cell}**" if lead else cell for cell in cells) + " |")
+            cells = [_plain(line.name), line.seeds, *line.reached(), *line.costs()]
+            lines.append("| " + " | ".join(f"**{cell}**" if line.leads else cell for cell in cells) + " |")
         parts.append("\n".join(lines))
     if rest := [_plain(block.title) for block in sheet.blocks if block not in begun]:
         parts.append(f"Not run yet: {'; '.join(rest)}. `tacit bench run {sheet.call}` does.")
@@ -42,10 +41,6 @@ def _plain(text: str) -> str:
     return " ".join(text.strip().splitlines()).replace("|", r"\|").replace("<", "&lt;")
 
 
-def _seeds(line: Line) -> str:
-    return str(line.ours.seeds) if line.ours else "0"
-
-
 def to_csv(sheet: Sheet) -> str:
     """A line per cell; accuracies in percent, bytes and seconds as plain numbers, nothing where there is nothing."""
     text = io.StringIO()
@@ -54,7 +49,7 @@ def to_csv(sheet: Sheet) -> str:
     for block in sheet.blocks:
         for line in block.lines:
             doubts = " ".join(map(str, line.doubts))
-            table.writerow([sheet.name, block.title, line.title, _seeds(line), *_numbers(line), doubts])
+            table.writerow([sheet.name, block.title, line.title, line.seeds, *_numbers(line), doubts])
     return text.getvalue()
 
 
@@ -82,8 +77,7 @@ def to_latex(sheet: Sheet) -> str:
         lines += [r"\midrule", rf"\multicolumn{{{len(heads)}}}{{l}}{{\emph{{{_latex(block.title)}}}}} \\"]
         for line in block.lines:
             cells = map(_latex, (line.name, *line.reached(), *line.costs()[1:]))
-            lead = line.ours is not None and line.ours.leads
-            lines.append(" & ".join(rf"\textbf{{{cell}}}" if lead else cell for cell in cells) + r" \\")
+            lines.append(" & ".join(rf"\textbf{{{cell}}}" if line.leads else cell for cell in cells) + r" \\")
     notes = [f"% {note}" for note in (sheet.title, *sheet.notes)]
     return "\n".join([*notes, *lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
 

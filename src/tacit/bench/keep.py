@@ -44,27 +44,37 @@ class Measured:
 Seeds = Mapping[int, Measured]
 
 
-def of_runs(found: Iterable[Spot], folder: Path) -> dict[Place, Seeds]:
-    """What the finished runs under a folder came to, every seed there is."""
-    measured: dict[Place, Seeds] = {}
+def finished(found: Iterable[Spot], folder: Path) -> dict[Place, list[Run]]:
+    """The finished runs under a folder, every seed there is, named as in the table."""
+    runs: dict[Place, list[Run]] = {}
     for spot in found:
         places = (folder / spot.column.name / spot.row.name).glob("seed-*")
         seeds = sorted(int(seed) for place in places if (seed := place.name.removeprefix("seed-")).isdecimal())
         done = [cell for cell in plans.cells([spot], seeds, folder) if plans.finished(cell)]
         if done:
-            measured[spot.place] = {cell.seed: Measured.of(load(cell.folder)) for cell in done}
-    return measured
+            runs[spot.place] = [load(cell.folder, spot.row.title, spot.column.title) for cell in done]
+    return runs
+
+
+def measured(runs: Mapping[Place, Sequence[Run]]) -> dict[Place, Seeds]:
+    """What these runs came to."""
+    return {place: {run.seed: Measured.of(run) for run in those} for place, those in runs.items()}
+
+
+def of_runs(found: Iterable[Spot], folder: Path) -> dict[Place, Seeds]:
+    """What the finished runs under a folder came to."""
+    return measured(finished(found, folder))
 
 
 def of_kept(found: Iterable[Spot], kept: Mapping[str, Any]) -> dict[Place, Seeds]:
     """What is kept of these places, as far as their configs are still the same."""
-    measured: dict[Place, Seeds] = {}
+    came: dict[Place, Seeds] = {}
     for spot in found:
         column, row = spot.place
         cell = kept.get("cells", {}).get(column, {}).get(row)
         if cell is not None and cell["config_hash"] == spot.hash:
-            measured[spot.place] = {int(seed): Measured(**values) for seed, values in cell["seeds"].items()}
-    return measured
+            came[spot.place] = {int(seed): Measured(**values) for seed, values in cell["seeds"].items()}
+    return came
 
 
 def together(runs: Mapping[Place, Seeds], kept: Mapping[Place, Seeds]) -> dict[Place, Seeds]:

@@ -41,7 +41,17 @@ class Line:
     @property
     def name(self) -> str:
         """The title, with a star where it leads."""
-        return f"{self.title}{STAR}" if self.ours and self.ours.leads else self.title
+        return f"{self.title}{STAR}" if self.leads else self.title
+
+    @property
+    def leads(self) -> bool:
+        """Whether it is ahead of all others by more than the spread."""
+        return self.ours is not None and self.ours.leads
+
+    @property
+    def seeds(self) -> str:
+        """How many there are of it."""
+        return str(self.ours.seeds) if self.ours else "0"
 
     def reached(self, spread: bool = True) -> list[str]:
         """Ours, best, the paper's, the difference; the best without its spread where there is no room."""
@@ -171,9 +181,8 @@ def _block(block: Block) -> Table:
         costs = line.costs()
         odd = [value for value, usual in zip(costs[:2], shared, strict=True) if value not in (usual, MISSING)]
         name = f"{line.name} ({', '.join(odd)})" if odd and odd != [line.title.lower()] else line.name
-        lead = line.ours is not None and line.ours.leads
         alone = line.costs() if line.ours is None else replace(line, ours=_means(line.ours)).costs()
-        table.add_row(Text(name), *line.reached(spread=False), *alone[2:], style="bold" if lead else "")
+        table.add_row(Text(name), *line.reached(spread=False), *alone[2:], style="bold" if line.leads else "")
     return table
 
 

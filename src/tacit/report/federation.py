@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tacit.report.holdings import Holdings
 from tacit.report.plots import INK, STYLE
 
 if TYPE_CHECKING:
@@ -126,6 +127,22 @@ def heat_map(
             _ticks(axes, panel, cell, first=place % across == 0, last=place >= len(panels) - across)
             axes[0].set_title(name if len(panels) > 1 else "", loc="left", fontsize=9)
     return picture
+
+
+def dealt(held: Holdings, server: Counts, title: str) -> "Figure":
+    """Who holds what: the samples of each client and class; where some of them show labels, these once more.
+
+    Labels that are the same everywhere are said below the title instead. `server` are its labels, (classes,).
+    """
+    width, labeled = len(held.names), held.labeled[:, :-1]
+    panels, alike = {"all samples": held.all[:, :width]}, ""
+    if held.mixed and (labeled == labeled[0, 0]).all():
+        number = int(labeled[0, 0])
+        alike = f"\n{number:,} labeled sample{'s' * (number != 1)} of every class at every client"
+    elif held.mixed:
+        panels["labeled samples"] = labeled
+    column = np.pad(server, (0, width - len(server))) if server.any() else None
+    return heat_map(panels, held.names, column, f"{title}{alike}", unknown=held.unknown)
 
 
 def sample_grid(rows: Sequence[tuple[str, Images]], names: Sequence[str], title: str = "") -> "Figure":

@@ -1,66 +1,103 @@
 """One HTML file about some runs: nothing to load, no script, for screen, phone, paper and screen reader."""
 
+import shlex
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from html import escape
-from importlib.resources import files
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
 from pathlib import Path
 
 import tomli_w
 
-from tacit.report import plots, tables
-from tacit.report.curves import Curve, curves
+from tacit.report import charts, html, plots, tables
+from tacit.report.charts import Chart
 from tacit.report.files import replacing
-from tacit.report.read import Run, by_label
+from tacit.report.html import Line
+from tacit.report.read import COMMAND, Run, by_group, by_label
 from tacit.report.tables import Row
 from tacit.report.units import Stat, percent, size
+
+LARGE, SMALL = 4.4, 3.6  # inches of a chart, which decide how large its words are beside it
 
 
 def write(runs: Sequence[Run], path: Path, command: str | None = None) -> None:
     """Write the page; a reader sees the old one or the new one, never half of it."""
-    text = page(runs, command)
+    save(page(runs, command), path)
+
+
+def write_with_command(runs: Sequence[Run], folder: Path, command: str) -> None:
+    """Write the page of a folder of runs, and the command that made them, for who makes another page of them later."""
+    write(runs, folder / "report.html", command)
+    save(f"{command}\n", folder / COMMAND)
+
+
+def save(text: str, path: Path) -> None:
+    """Put a text in its place."""
     with replacing(path) as partial:
         partial.write_text(text, encoding="utf-8")
 
 
 def page(runs: Sequence[Run], command: str | None = None) -> str:
     """The page about at least one run, and the command that makes them again."""
-    rows = tables.summarise(runs)
-    sections = [
-        f"<h1>{escape(_title(runs))}</h1>\n<p class='summary'>{escape(_summary(rows))}</p>",
-        _unfinished(runs),
-        _section("Accuracy", _chart(runs)),
-        _section("Results", _table(rows)),
-        _section("Communication", _bullets(_traffic(row) for row in rows)),
-        _section("Clients left out", _bullets(_skipped(runs))),
-        _section("Configuration", _settings(runs)),
-        _section("Run it again", f"<pre><code>{escape(command)}</code></pre>" if command else ""),
+    rows = {group: tables.summarise(members) for group, members in by_group(runs).items()}
+    told = [html.paragraph(_of(group, _summary(those)), "summary") for group, those in rows.items()]
+    opening = "\n".join([*told, unfinished(runs)]).rstrip()
+    results = "\n".join(html.part(group, _table(those)) for group, those in rows.items())
+    traffic = [_of(group, _traffic(row)) for group, those in rows.items() for row in those]
+    accuracy, *others = about_runs(runs)
+    sections = [accuracy, html.section("Results", results), *others]
+    sections += [html.section("Communication", html.bullets(traffic)), *ending(runs, command)]
+    return html.document(_title(runs), opening, sections)
+
+
+def about_runs(runs: Sequence[Run]) -> list[str]:
+    """The sections that show how the runs went: accuracy, who holds what, pseudo-labels, own models."""
+    marks = (f"f{number}-" for number in count(1))
+    return [
+        html.section("Accuracy", _each(runs, lambda some: _charts(charts.accuracies(some), marks))),
+        html.section("Who holds what", _each(runs, lambda some: _dealt(some, marks))),
+        html.section("Pseudo-labels", _each(runs, lambda some: _charts(charts.pseudo_labels(some), marks))),
+        html.section("Clients' own models", _each(runs, lambda some: _charts(charts.own_models(some), marks))),
     ]
-    style = files("tacit.report").joinpath("page.css").read_text(encoding="utf-8")
-    return (
-        "<!doctype html>\n<html lang='en'>\n<head>\n<meta charset='utf-8'>\n"
-        "<meta name='viewport' content='width=device-width, initial-scale=1'>\n"
-        f"<title>{escape(_title(runs))}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n"
-        + "\n".join(section for section in sections if section)
-        + "\n</main>\n</body>\n</html>\n"
-    )
 
 
-def _section(title: str, body: str) -> str:
-    """A heading and what is below it; nothing where there is nothing to say."""
-    return f"<h2>{title}</h2>\n{body}" if body else ""
+def ending(runs: Sequence[Run], command: str | None) -> list[str]:
+    """The last sections: clients left out, configuration, and the command that makes it again."""
+    return [
+        html.section("Clients left out", html.bullets(_skipped(runs))),
+        html.section("Configuration", _each(runs, _settings)),
+        html.section("Run it again", html.code(command or "")),
+    ]
 
 
-def _bullets(lines: Iterable[str]) -> str:
-    items = "".join(f"<li>{escape(line)}</li>\n" for line in lines)
-    return f"<ul>\n{items}</ul>" if items else ""
+def unfinished(runs: Sequence[Run]) -> str:
+    """Which runs are not done yet, if any."""
+    running = [
+        f"{_of(run.group, run.label)}, seed {run.seed} ({len(run.rounds)} of {run.config['rounds']} rounds)"
+        for run in runs
+        if not run.finished
+    ]
+    return html.paragraph(f"Not finished: {'; '.join(running)}." if running else "", "note")
+
+
+def commands(runs: Sequence[Run]) -> str:
+    """A command for each run that makes it again in a new folder."""
+    return "\n".join(shlex.join(["tacit", "run", str(run.folder / "config.toml")]) for run in runs)
+
+
+def _each(runs: Sequence[Run], show: Callable[[Sequence[Run]], str]) -> str:
+    """The same about every group of runs."""
+    return "\n".join(shown for group, some in by_group(runs).items() if (shown := html.part(group, show(some))))
+
+
+def _of(group: str, text: str) -> str:
+    return f"{group}: {text}" if group else text
 
 
 def _title(runs: Sequence[Run]) -> str:
     first, *others = by_label(runs)
-    more = {0: "", 1: " and 1 other"}.get(len(others), f" and {len(others)} others")
-    data = {str(run.data.get("name", "")) for run in runs} - {""}
-    return f"{first}{more}" + (f" on {data.pop()}" if len(data) == 1 else "")
+    data = {str(run.data.get("name", "")) for run in runs}
+    names = f"{first} and {len(others)} other{'s' if len(others) > 1 else ''}" if others else first
+    return names + (f" on {Path(data.pop()).name}" if len(data) == 1 and data != {""} else "")
 
 
 def _summary(rows: Sequence[Row]) -> str:
@@ -74,47 +111,44 @@ def _summary(rows: Sequence[Row]) -> str:
     return "; ".join(clauses) + "."
 
 
-def _unfinished(runs: Sequence[Run]) -> str:
-    running = [
-        f"{run.label}, seed {run.seed} ({len(run.rounds)} of {run.config['rounds']} rounds)"
-        for run in runs
-        if not run.finished
+def _charts(found: Sequence[Chart], marks: Iterator[str]) -> str:
+    """The first chart large and with the key to all, the others small below it."""
+    if not found:
+        return ""
+    first, *others = found
+    shown = html.figure(plots.inline_svg(plots.draw(first, LARGE), next(marks)), first.spoken, first.about)
+    small = [
+        html.figure(plots.inline_svg(plots.draw(chart, SMALL, key=False), next(marks)), chart.spoken, chart.title)
+        for chart in others
     ]
-    return f"<p class='note'>Not finished: {escape('; '.join(running))}.</p>" if running else ""
+    return "\n".join([shown, "<div class='charts'>", *small, "</div>"]) if small else shown
 
 
-def _chart(runs: Sequence[Run]) -> str:
-    spoken = "Line chart of accuracy against rounds. " + " ".join(map(_spoken, curves(runs)))
-    several = any(len(group) > 1 for group in by_label(runs).values())
-    band = " Lines are means over seeds, bands reach from the lowest to the highest seed." if several else ""
-    own = ", ".join(by_label(run for run in runs if run.local))
-    local = f" There is no common model in {own}: the average over the clients' own models is shown." if own else ""
-    return (
-        f"<figure>\n<div role='img' aria-label='{escape(spoken)}'>\n{plots.inline_svg(plots.figure(runs))}</div>\n"
-        f"<figcaption>Accuracy on the test set.{band}{escape(local)}</figcaption>\n</figure>"
-    )
+def _dealt(runs: Sequence[Run], marks: Iterator[str]) -> str:
+    """A heat map of every way the data is dealt, the first one unfolded."""
+    from tacit.report import splits
 
-
-def _spoken(curve: Curve) -> str:
-    first, last = f"{curve.mean[0]:.1f} %", f"{curve.mean[-1]:.1f} %"
-    return f"{curve.label}: {first} after round {curve.rounds[0]}, {last} after round {curve.rounds[-1]}."
+    found = splits.distinct(runs)
+    shown = []
+    for place, dealt in enumerate(found):
+        svg = plots.inline_svg(dealt.figure(), next(marks))
+        picture = html.figure(svg, dealt.spoken, "Darker is more samples.", "paper")
+        whose = [_named(label, [run.seed for run in some]) for label, some in by_label(dealt.runs).items()]
+        shown.append(html.details("; ".join(whose), picture, opened=place == 0))
+    look = shlex.join(["tacit", "data", str(runs[0].folder / "config.toml")])
+    missing = "" if found else f"The runs do not say; {look} shows it where the data is at hand."
+    return "\n".join(shown) or html.paragraph(missing, "note")
 
 
 def _table(rows: Sequence[Row]) -> str:
     columns = tables.REACHED + tables.COST
-    heads = "".join(f"<th scope='col'>{head}</th>" for head in ["run", "seeds", *(c.head for c in columns)])
-    body = ""
-    for row in rows:
-        cells = "".join(f"<td>{cell}</td>" for cell in [str(row.seeds), *(column.cell(row) for column in columns)])
-        kind = " class='leads'" if row.leads else ""
-        body += f"<tr{kind}><th scope='row'>{escape(tables.name(row))}</th>{cells}</tr>\n"
+    heads = ["run", "seeds", *(column.head for column in columns)]
+    lines = [
+        Line(tables.name(row), [str(row.seeds), *(column.cell(row) for column in columns)], row.leads) for row in rows
+    ]
     notes = ". ".join(note for note in (tables.spread_note(rows), tables.star_note(rows)) if note)
-    return (
-        "<div class='scroll' role='region' aria-label='Table of results' tabindex='0'>\n"
-        "<table>\n<caption>What each run reached and what it cost</caption>\n"
-        f"<thead><tr>{heads}</tr></thead>\n<tbody>\n{body}</tbody>\n</table>\n</div>\n"
-        f"<p class='note'>{escape(notes)}.</p>"
-    )
+    shown = html.table("What each run reached and what it cost", heads, lines)
+    return f"{shown}\n{html.paragraph(f'{notes}.', 'note')}"
 
 
 def _traffic(row: Row) -> str:
@@ -130,10 +164,11 @@ def _bytes(value: float) -> str:
 def _skipped(runs: Sequence[Run]) -> list[str]:
     """How often and why, for each label that lost anyone."""
     lines = []
-    for label, group in by_label(runs).items():
-        reasons = sum((run.skipped for run in group), Counter[str]())
-        if reasons:
-            lines.append(f"{label}: " + ", ".join(f"{reason} {times}×" for reason, times in sorted(reasons.items())))
+    for group, some in by_group(runs).items():
+        for label, those in by_label(some).items():
+            reasons = sum((run.skipped for run in those), Counter[str]())
+            told = ", ".join(f"{reason} {times}×" for reason, times in sorted(reasons.items()))
+            lines += [_of(group, f"{label}: {told}")] if told else []
     return lines
 
 
@@ -143,12 +178,10 @@ def _settings(runs: Sequence[Run]) -> str:
     for run in runs:
         config = tomli_w.dumps({name: value for name, value in run.config.items() if name != "seed"})
         seeds.setdefault((run.label, config), []).append(run.seed)
-    return "\n".join(_details(label, config, numbers) for (label, config), numbers in seeds.items())
-
-
-def _details(label: str, config: str, seeds: Sequence[int]) -> str:
-    numbers = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
-    return (
-        f"<details>\n<summary>{escape(label)}, {numbers}</summary>\n"
-        f"<pre tabindex='0'><code>{escape(config)}</code></pre>\n</details>"
+    return "\n".join(
+        html.details(_named(label, numbers), html.code(config)) for (label, config), numbers in seeds.items()
     )
+
+
+def _named(label: str, seeds: Sequence[int]) -> str:
+    return f"{label}, seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"

@@ -5,6 +5,7 @@ Both drawing packages are slow to import, so each is imported where it draws.
 
 import io
 import math
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from rich.cells import cell_len, set_cell_size
 
 from tacit.errors import TacitError
-from tacit.report.curves import Curve, curves
+from tacit.report.charts import Chart, accuracy
+from tacit.report.curves import ROUNDS, Curve, curves
 from tacit.report.files import replacing
 from tacit.report.read import Run
 
@@ -42,6 +44,7 @@ STYLE: dict[Any, Any] = {
 }
 # The text of an SVG stays text; the same runs give the same bytes, whenever they are drawn.
 SVG: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "tacit"}
+NAMES = re.compile(r"""( id="|url\(#|href="#)([^")]+)""")
 UNDATED = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
 
 
@@ -56,8 +59,8 @@ def terminal_curve(runs: Sequence[Run], width: int, height: int, *, color: bool)
     for index, curve in enumerate(found):
         ink = plotext.pixel(foreground=TERMINAL_COLORS[index % len(TERMINAL_COLORS)])
         marker = plotext.marker("hd" if color else MARKS[index % len(MARKS)], ink)
-        plot.draw(plot.signal(curve.rounds, curve.mean, marker=marker).lines())
-    rounds, means = [n for curve in found for n in curve.rounds], [value for curve in found for value in curve.mean]
+        plot.draw(plot.signal(curve.x, curve.mean, marker=marker).lines())
+    rounds, means = [n for curve in found for n in curve.x], [value for curve in found for value in curve.mean]
     for axis, values, intervals in (("x", rounds, 8), ("y", means, 5)):
         low, high, ticks = _scale(values, intervals)
         plot.ruler(axis).lim(low, high).ticks(ticks, [str(tick) for tick in ticks])
@@ -99,24 +102,33 @@ def _sample(index: int, color: bool) -> str:
 
 def figure(runs: Sequence[Run]) -> "Figure":
     """Accuracy against rounds, the mean of each label's seeds within their least and largest, on white."""
+    return draw(accuracy(runs))
+
+
+def draw(chart: Chart, wide: float = 5, *, key: bool = True) -> "Figure":
+    """A chart on white: lines within their bands, and above them the key, unless another chart has it already."""
     import matplotlib
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    found = curves(runs)
+    _, one = chart.axis.unit(chart.curves)
+    high = 2.7 + 0.21 * len(chart.curves) * key
     with matplotlib.rc_context(STYLE):
-        picture = Figure(figsize=(5, 2.7 + 0.21 * len(found)), layout="constrained", facecolor="white")
+        picture = Figure(figsize=(wide, high), layout="constrained", facecolor="white")
         axes = picture.subplots()
-        axes.set(xlabel="rounds", ylabel="accuracy (%)")
+        axes.set(xlabel=chart.across, ylabel=f"{chart.high} (%)")
         axes.margins(x=0.02)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=chart.axis is ROUNDS, steps=[1, 2, 5, 10]))
         axes.grid(axis="y", color=INK, alpha=0.15, linewidth=0.8)
-        for index, curve in enumerate(found):
+        for curve in chart.curves:
+            index = chart.labels.index(curve.label)
             ink, dash = COLORS[index % len(COLORS)], DASHES[index % len(DASHES)]
-            axes.fill_between(curve.rounds, curve.low, curve.high, color=ink, alpha=0.2, linewidth=0)
-            dot = "o" if len(curve.rounds) == 1 else None  # one point makes no line
-            axes.plot(curve.rounds, curve.mean, color=ink, linestyle=dash, linewidth=2, marker=dot)
-        _key(picture, found)
+            x = [value / one for value in curve.x]
+            axes.fill_between(x, curve.low, curve.high, color=ink, alpha=0.2, linewidth=0)
+            dot = "o" if len(x) == 1 else None  # one point makes no line
+            axes.plot(x, curve.mean, color=ink, linestyle=dash, linewidth=2, marker=dot)
+        if key:
+            _key(picture, chart.curves)
     return picture
 
 
@@ -150,8 +162,11 @@ def _any_script() -> Iterator[None]:
         yield
 
 
-def inline_svg(figure: "Figure") -> str:
-    """An `<svg>` element on no ground, with text and axes in the colour of the text around it."""
+def inline_svg(figure: "Figure", mark: str = "") -> str:
+    """An `<svg>` element on no ground, with text and axes in the colour of the text around it.
+
+    `mark` begins all its names, which must be no other's on a page.
+    """
     import matplotlib
 
     buffer = io.StringIO()
@@ -159,4 +174,5 @@ def inline_svg(figure: "Figure") -> str:
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         figure.savefig(buffer, format="svg", transparent=True, metadata=nothing)
     text = buffer.getvalue()
-    return text[text.index("<svg") :].replace(INK, "currentColor")
+    named = NAMES.sub(lambda found: f"{found[1]}{mark}{found[2]}", text[text.index("<svg") :])
+    return named.replace(INK, "currentColor")

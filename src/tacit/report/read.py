@@ -3,7 +3,7 @@
 import json
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -16,6 +16,7 @@ from tacit.errors import TacitError
 FIELDS = {"round", "seconds", "accuracy", "local_accuracy", "steps", "bytes_down", "bytes_up", "skipped"}
 
 ALL_LABELS = "all labels"
+COMMAND = "command.txt"  # in a folder of runs: the command that made them
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Run:
     config: dict[str, Any]
     rounds: list[dict[str, Any]]
     label: str
+    group: str = ""  # of the runs it is compared with, where there are several such groups
 
     @property
     def method(self) -> str:
@@ -80,15 +82,19 @@ class Run:
         return sum(record["bytes_down"] for record in self.rounds)
 
     @property
-    def cumulative_bytes(self) -> list[tuple[int, int]]:
-        """(rounds played, bytes both ways until then)."""
-        totals = accumulate(record["bytes_up"] + record["bytes_down"] for record in self.rounds)
-        return [(record["round"] + 1, total) for record, total in zip(self.rounds, totals, strict=True)]
-
-    @property
     def steps(self) -> int:
         """Steps of training, at all clients and at the server."""
-        return sum(record["steps"] + int(record.get("server", {}).get("steps", 0)) for record in self.rounds)
+        return sum(map(steps_of, self.rounds))
+
+    def spent(self, cost: Callable[[dict[str, Any]], float]) -> dict[int, float]:
+        """What all rounds until then have cost, by rounds played."""
+        totals = accumulate(map(cost, self.rounds))
+        return {record["round"] + 1: total for record, total in zip(self.rounds, totals, strict=True)}
+
+    def metric(self, name: str) -> dict[int, tuple[float, float, float]]:
+        """Mean, least and largest over the clients of a number they logged, by rounds played; where they did."""
+        told = {record["round"] + 1: record.get("metrics", {}).get(name) for record in self.rounds}
+        return {round: found for round, values in told.items() if (found := _three(values)) is not None}
 
     @property
     def seconds(self) -> float:
@@ -106,6 +112,16 @@ class Run:
         return len(self.rounds) == int(self.config["rounds"])
 
 
+def steps_of(record: Mapping[str, Any]) -> int:
+    """Steps of training in a round, at all clients and at the server."""
+    return int(record["steps"]) + int(record.get("server", {}).get("steps", 0))
+
+
+def bytes_of(record: Mapping[str, Any]) -> int:
+    """Bytes sent in a round, both ways."""
+    return int(record["bytes_up"]) + int(record["bytes_down"])
+
+
 def labels_in_words(data: Mapping[str, Any]) -> str:
     """How many labels these settings of the data give; empty where they do not say."""
     place = {"client": " at each client", "some": " at each labeled client"}.get(str(data.get("labels")), "")
@@ -121,14 +137,14 @@ def labels_in_words(data: Mapping[str, Any]) -> str:
     return ""
 
 
-def load(folder: Path, label: str | None = None) -> Run:
+def load(folder: Path, label: str | None = None, group: str = "") -> Run:
     """The run in a folder, under its method's name or a label of one's own."""
     if not folder.is_dir():
         raise TacitError(f"there is no folder {folder}: give the folder of a run, as printed by `tacit run`")
     config = _config(folder)
     rounds = _rounds(folder)
     name = label if label is not None else str(config["method"]["name"])
-    run = Run(folder, config, rounds, _printable(name))
+    run = Run(folder, config, rounds, _printable(name), _printable(group))
     if not run.accuracy_curve:
         raise TacitError(f"{folder} has no evaluated round yet: wait for one, or go on with `tacit resume {folder}`")
     return run
@@ -140,6 +156,46 @@ def by_label(runs: Iterable[Run]) -> dict[str, list[Run]]:
     for run in runs:
         groups.setdefault(run.label, []).append(run)
     return groups
+
+
+def by_group(runs: Iterable[Run]) -> dict[str, list[Run]]:
+    """The runs of each group, likewise."""
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(run.group, []).append(run)
+    return groups
+
+
+def load_all(folder: Path) -> list[Run]:
+    """Every run in a folder, under the names of the folders between: group, label, seed, as far as there are any."""
+    runs = []
+    for place in places(folder):
+        match place.relative_to(folder).parts:
+            case (label,) | (label, _):
+                runs.append(load(place, label))
+            case (group, label, _):
+                runs.append(load(place, label, group))
+            case _:
+                runs.append(load(place))
+    return runs
+
+
+def places(folder: Path) -> list[Path]:
+    """The runs in a folder: itself, those of a comparison, or those of a benchmark, which are three levels down."""
+    if (folder / "config.toml").exists():
+        return [folder]
+    found = (path.parent for depth in ("*", "*/*", "*/*/*") for path in folder.glob(f"{depth}/config.toml"))
+    # A benchmark moves runs of another config or code aside, under a name with .old- in it.
+    kept = sorted(place for place in found if ".old-" not in place.name and not place.name.startswith("."))
+    return kept or [folder]
+
+
+def noted_command(folder: Path) -> str:
+    """The command that made the runs in a folder; empty where none is written down."""
+    try:
+        return (folder / COMMAND).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 def _config(folder: Path) -> dict[str, Any]:
@@ -168,6 +224,13 @@ def _record(line: bytes) -> dict[str, Any]:
     if not isinstance(record, dict) or not record.keys() >= FIELDS:
         raise ValueError(f"not the record of a round: {line[:40]!r}")
     return record
+
+
+def _three(values: Any) -> tuple[float, float, float] | None:
+    """Mean, least and largest; None where one is missing or was not a number."""
+    if not isinstance(values, dict) or any(values.get(name) is None for name in ("mean", "min", "max")):
+        return None
+    return float(values["mean"]), float(values["min"]), float(values["max"])
 
 
 def _printable(text: str) -> str:

@@ -1,0 +1,45 @@
+"""Every plot of some runs as a file of its own."""
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tacit.errors import unknown
+from tacit.report import charts, plots
+from tacit.report.read import Run, by_group
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FORMATS = tuple(plots.UNDATED)
+
+
+def check(form: str) -> None:
+    """Refuse a format that nothing can be drawn in, before anything is drawn."""
+    if form not in FORMATS:
+        raise unknown("format", form, FORMATS)
+
+
+def write(runs: Sequence[Run], folder: Path, form: str) -> list[Path]:
+    """Draw all there is into a folder, as PNG, SVG or PDF; says which files were written."""
+    check(form)
+    written = []
+    for group, some in by_group(runs).items():
+        for name, figure in _figures(some):
+            path = folder / f"{_plain(f'{group}-{name}' if group else name)}.{form}"
+            plots.save(figure, path)
+            written.append(path)
+    return written
+
+
+def _figures(runs: Sequence[Run]) -> "Iterator[tuple[str, Figure]]":
+    from tacit.report import splits
+
+    yield from ((chart.name, plots.draw(chart)) for chart in charts.every(runs))
+    for number, dealt in enumerate(splits.distinct(runs), start=1):
+        yield ("partition" if number == 1 else f"partition-{number}"), dealt.figure()
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^\w.+-]+", "-", name)

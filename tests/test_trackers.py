@@ -1,0 +1,133 @@
+"""What trackers write is read back; they are extras, so each test is skipped where its package is missing."""
+
+import shutil
+import tomllib
+from collections.abc import Generator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tacit import config as configs
+from tacit import trackers
+from tacit.bench import cells
+from tacit.config import Config, TrackConfig
+from tacit.engines.loop import Record
+from tacit.errors import TacitError
+from tacit.experiment import Experiment
+from tests.engines import farm
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    farm.write_images(tmp_path / "images.npz")
+    options = {"data": str(tmp_path / "images.npz"), "clients": 4, "labels": "client", "per_class": 2, "rounds": 4}
+    small = {"net": "linear", "train.steps": 1, "batch": 6, "workers": 0, "log.checkpoint_every": 2}
+    return configs.from_options(options | small | {"method": "fedavg+fixmatch"})
+
+
+def a_record(**changes: Any) -> Record:
+    values: dict[str, Any] = {
+        "round": 0, "seconds": 2.0, "accuracy": 0.5, "loss": None, "local_accuracy": None, "clients": 2, "steps": 10,
+        "bytes_down": 1000, "bytes_up": 500, "traffic": {}, "metrics": {}, "server": {}, "skipped": {},
+    }  # fmt: skip
+    return Record(**values | changes)
+
+
+def interrupted(config: Config, folder: Path, *, lost: bool) -> list[dict[str, Any]]:
+    """Three rounds, an end, and the rest; with `lost`, the checkpoint knows of two only, as after a kill."""
+    rounds = Experiment.create(config, folder).rounds()
+    assert isinstance(rounds, Generator)
+    next(rounds)
+    next(rounds)
+    shutil.copytree(folder / "checkpoint", folder.parent / "earlier")
+    next(rounds)
+    rounds.close()
+    if lost:
+        shutil.rmtree(folder / "checkpoint")
+        (folder.parent / "earlier").rename(folder / "checkpoint")
+    return played(Experiment.reopen(folder))
+
+
+def played(experiment: Experiment) -> list[dict[str, Any]]:
+    """The records of a run that is played to its end."""
+    for _ in experiment.rounds():
+        pass
+    return experiment.result().history
+
+
+def test_numbers_are_those_that_are_there_and_finite() -> None:
+    spread = {"mean": 0.25, "min": 0.0, "max": 1.0}
+    told = trackers.numbers(
+        a_record(metrics={"pseudo_kept": spread}, server={"steps": 3.0, "odd": float("nan")}, skipped={1: "lost"})
+    )
+    assert told == {
+        "accuracy": 0.5, "clients": 2, "steps": 10, "seconds": 2.0, "bytes_down": 1000, "bytes_up": 500, "left_out": 1,
+        "server/steps": 3.0, "clients/pseudo_kept": 0.25,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name, value", [("tensorboard", True), ("mlflow", "here")])
+def test_a_missing_package_is_one_sentence_and_nothing_is_written(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: Any
+) -> None:
+    monkeypatch.setattr(trackers, "find_spec", lambda package: None)
+    asked = replace(config, track=TrackConfig(**{name: value}))
+    with pytest.raises(TacitError, match=f"track.{name} needs the package {name}: .* pip install 'tacit.{name}.'"):
+        Experiment.create(asked, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_trackers_do_not_change_what_a_cell_is(config: Config) -> None:
+    asked = replace(config, track=TrackConfig(True, "somewhere"))
+    assert cells.fingerprint(asked) == cells.fingerprint(config)
+    assert cells.version(asked) == cells.version(config)
+
+
+def test_the_settings_are_read_and_written(config: Config) -> None:
+    asked = replace(config, track=TrackConfig(True, "somewhere"))
+    assert configs.make(tomllib.loads(configs.dumps(asked))) == asked
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_tensorboard_reads_every_round_once(config: Config, tmp_path: Path, lost: bool) -> None:
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed: pip install 'tacit[tensorboard]'")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    history = interrupted(replace(config, track=TrackConfig(tensorboard=True)), tmp_path / "run", lost=lost)
+    events = EventAccumulator(str(tmp_path / "run/tensorboard"))
+    events.Reload()
+    for name in ("accuracy", "bytes_up"):
+        scalars = events.Scalars(name)
+        assert [scalar.step for scalar in scalars] == [1, 2, 3, 4]
+        assert [scalar.value for scalar in scalars] == pytest.approx([record[name] for record in history])
+    assert "clients/pseudo_kept" in events.Tags()["scalars"]
+    before = sorted((tmp_path / "run/tensorboard").iterdir())
+    played(Experiment.reopen(tmp_path / "run"))
+    assert sorted((tmp_path / "run/tensorboard").iterdir()) == before, "a finished run adds nothing"
+
+
+@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.filterwarnings("ignore")  # of MLflow's own
+def test_mlflow_has_every_round_once(config: Config, tmp_path: Path, lost: bool) -> None:
+    for package in ("mlflow", "sqlalchemy", "alembic"):
+        pytest.importorskip(package, reason=f"{package} is not installed: pip install 'tacit[mlflow]'")
+    from mlflow.tracking import MlflowClient
+
+    place = tmp_path / "tracked"
+    history = interrupted(replace(config, track=TrackConfig(mlflow=str(place))), tmp_path / "run", lost=lost)
+    client = MlflowClient(f"sqlite:///{place / 'mlflow.db'}")
+    (run,) = client.search_runs([client.get_experiment_by_name("tacit").experiment_id])
+    assert (run.info.run_name, run.info.status) == ("run", "FINISHED")
+    assert (run.data.params["method.name"], run.data.params["rounds"]) == ("fedavg+fixmatch", "4")
+    told = sorted((metric.step, metric.value) for metric in client.get_metric_history(run.info.run_id, "accuracy"))
+    assert told == [(record["round"] + 1, pytest.approx(record["accuracy"])) for record in history]
+
+
+def test_a_tracked_run_has_the_same_bits(config: Config, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed: pip install 'tacit[tensorboard]'")
+    for name, track in (("plain", TrackConfig()), ("tracked", TrackConfig(tensorboard=True))):
+        played(Experiment.create(replace(config, track=track), tmp_path / name))
+    models = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("plain", "tracked")]
+    assert models[0] == models[1]
