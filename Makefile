@@ -58,7 +58,7 @@ endef
 
 .venv/.installed-dev: pyproject.toml constraints.txt
 	$(call environment,.venv)
-	@$(PY) $(PIP) -e '.[dev,docs,flower]'
+	@$(PY) $(PIP) -e '.[dev,docs,flower,mlflow,tensorboard]'
 	@touch .venv/.installed-run $@
 
 .venv-peers/.installed: pyproject.toml constraints.txt
