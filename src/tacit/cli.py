@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tacit import bench_cli
+from tacit import bench_cli, hub_cli
 from tacit.errors import TacitError, unknown
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(bench_cli.app, name="bench")
+app.add_typer(hub_cli.app, name="hub")
 KINDS = ("methods", "objectives", "datasets", "nets", "partitions", "splits")
 
 # Options that several commands share.

@@ -4,10 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, TypeVar
 
+import tomli_w
 from pydantic import Field
 
 from tacit import config as configs
-from tacit.catalog import check
+from tacit.catalog import check, settings
 
 Port = Annotated[int, Field(ge=1, le=65535)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
@@ -35,6 +36,7 @@ class Hub:
 
     host: str = "127.0.0.1"  # address that sites reach this machine at
     port: Port = 8443  # one for everything
+    listen: str | None = None  # address to listen at, such as 0.0.0.0; the host's when not given
     sites: list[Name] | None = None  # names that may take part; the first to join when not given
     insecure: bool = False  # no encryption and no keys: for trials on one machine
     join_seconds: Annotated[float, Field(gt=0)] = 600.0  # to wait for the sites before the first round
@@ -47,6 +49,16 @@ Kind = TypeVar("Kind", Site, Hub)
 def load(kind: type[Kind], path: Path) -> Kind:
     """The settings in a file."""
     return kind(**check(kind, configs.read(path), ""))
+
+
+def commented(given: Site | Hub) -> str:
+    """The file of these settings, each with what it means; those that are not given stand there as comments."""
+    lines = []
+    for item in settings(type(given)):
+        value = getattr(given, item.name)
+        line = f"# {item.name} =" if value is None else tomli_w.dumps({item.name: value}).strip()
+        lines.append(f"{line}  # {item.comment}\n")
+    return "".join(lines)
 
 
 def beside(path: Path, name: str) -> Path:
