@@ -28,12 +28,18 @@ def main(command: list[str]) -> int:
     for name in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(name, lambda *_: asked.set())
     program = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
-    threading.Thread(target=lambda: (sys.stdin.buffer.read(), asked.set()), daemon=True).start()
+    threading.Thread(target=_await_end_of_input, args=[asked], daemon=True).start()
     while program.poll() is None and not asked.is_set():
         asked.wait(0.1)
     code = _end(program)
     _end_orphans(program.pid)
     return code if code >= 0 else 128 - code
+
+
+def _await_end_of_input(asked: threading.Event) -> None:
+    while os.read(0, 4096):  # not sys.stdin: a thread that waits there breaks the end of the interpreter
+        pass
+    asked.set()
 
 
 def _end(program: "subprocess.Popen[bytes]") -> int:
