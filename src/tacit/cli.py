@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tacit import bench_cli, hub_cli
+from tacit import bench_cli, hub_cli, site_cli
 from tacit.errors import TacitError, unknown
 
 app = typer.Typer(
@@ -22,6 +22,7 @@ app = typer.Typer(
 )
 app.add_typer(bench_cli.app, name="bench")
 app.add_typer(hub_cli.app, name="hub")
+app.add_typer(site_cli.app, name="site")
 KINDS = ("methods", "objectives", "datasets", "nets", "partitions", "splits")
 
 # Options that several commands share.
@@ -245,7 +246,8 @@ def _settings(config: Path | None, given: dict[str, Any], set: list[str] | None)
 
     options = {name: value for name, value in given.items() if name in configs.OPTIONS}
     base = configs.read(config) if config else {}
-    return configs.from_options(options | dict(map(configs.parse_assignment, set or [])), base)
+    made = configs.from_options(options | dict(map(configs.parse_assignment, set or [])), base)
+    return configs.on_one_machine(made)
 
 
 def _play(experiment: Any, quiet: bool, as_json: bool) -> None:

@@ -31,7 +31,7 @@ def compare(
     planned = []
     for method in methods:
         for seed in seeds:
-            config = plan(base, extra, method, seed)
+            config = configs.on_one_machine(plan(base, extra, method, seed))
             planned.append((config, folder / method.replace("/", "-") / f"seed-{seed}", method, seed))
     for config, place, method, seed in planned:
         play_once(config, place, mode, console, f"{method} seed {seed}")

@@ -199,6 +199,13 @@ def from_options(options: Mapping[str, Any], base: Mapping[str, Any] | None = No
     return make(tree)
 
 
+def on_one_machine(config: Config) -> Config:
+    """The config, unless its data is at sites, where nothing can be played but by a hub."""
+    if config.data.at_sites:
+        raise TacitError("sites hold data of their own: use `tacit hub run`, or another --partition")
+    return config
+
+
 def parse_assignment(text: str) -> tuple[str, Any]:
     """`method.mu=0.1` as name and value; a value that is no TOML is taken as a string."""
     name, equals, value = text.partition("=")

@@ -116,6 +116,8 @@ class Experiment:
         A courier that is given stays its owner's; its clients may keep their memories themselves, and these know of
         the last rounds only, so that every round is saved.
         """
+        if courier is None:
+            configs.on_one_machine(self.config)
         with ExitStack() as stack:
             lock = stack.enter_context(locked(self.folder))
             stack.enter_context(one_thread())

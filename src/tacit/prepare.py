@@ -8,6 +8,7 @@ from tacit.data import scenario, sources
 from tacit.data.sources import Source
 from tacit.engines.loop import Job
 from tacit.errors import TacitError
+from tacit.federation import Federation
 from tacit.random import Streams
 
 
@@ -15,7 +16,7 @@ def build_data(config: Config) -> tuple[Source, scenario.Split]:
     """The samples a config names, and who holds which of them."""
     data, streams = config.data, Streams(config.seed)
     source = scenario.pooled(sources.load(data.name, data.size), data, streams)
-    if data.clients > len(source.y):
+    if data.clients > len(source.y) and not data.at_sites:
         raise TacitError(f"{data.clients} clients can not share {len(source.y)} samples: lower --clients")
     groups = None if source.groups is None else source.groups.numpy()
     return source, scenario.split(source.y.numpy(), len(source.classes), data, streams, groups, source.classes)
@@ -24,11 +25,18 @@ def build_data(config: Config) -> tuple[Source, scenario.Split]:
 def build_job(config: Config) -> tuple[Job, scenario.Split]:
     """The job a config describes; refuses what the method needs and the data lacks."""
     source, split = build_data(config)
-    shape = tuple(int(n) for n in source.x.shape[1:])
-    job = Job(
+    job = assemble(config, scenario.federation(source, split, config.data))
+    _refuse_unmet_needs(config, job)
+    return job, split
+
+
+def assemble(config: Config, federation: Federation) -> Job:
+    """The job of a config on this data, as it is."""
+    shape = tuple(int(n) for n in federation.pool.x.shape[1:])
+    return Job(
         method=config.build_method(),
-        net=nets.build(config.net.name, shape, len(source.classes), config.net.norm, config.net.width),
-        federation=scenario.federation(source, split, config.data),
+        net=nets.build(config.net.name, shape, len(federation.classes), config.net.norm, config.net.width),
+        federation=federation,
         streams=Streams(config.seed),
         rounds=config.rounds,
         cohort=config.cohort or config.data.clients,
@@ -41,8 +49,6 @@ def build_job(config: Config) -> tuple[Job, scenario.Split]:
         evaluate_every=config.log.evaluate_every,
         evaluate_local=config.log.local,
     )
-    _refuse_unmet_needs(config, job)
-    return job, split
 
 
 def _refuse_unmet_needs(config: Config, job: Job) -> None:
@@ -50,13 +56,8 @@ def _refuse_unmet_needs(config: Config, job: Job) -> None:
     if not len(job.federation.test):
         raise TacitError(f"{config.data.name} has no labeled samples to test on: add x_test and y_test to it")
     needs, name, federation = job.method.needs, config.method_name, job.federation
-    labels_at_clients = bool((federation.pool.y >= 0).any())
-    if needs.client_labels and not labels_at_clients:
-        choice = getattr(getattr(job.method, "objective", None), "labels_only", False)
-        other = ", or an objective that learns without labels, such as +fixmatch" if choice else ""
-        raise TacitError(
-            f"{name} needs labels at the clients and these have none: set data.labels to client, some or all{other}"
-        )
+    if not config.data.at_sites or config.data.labels == "server":
+        refuse_missing_labels(config, job, labels_at_clients=bool((federation.pool.y >= 0).any()))
     if needs.server_labels and not len(federation.server.labeled):
         raise TacitError(f"{name} needs labels at the server: use --labels server")
     if needs.validation and not len(federation.server.validation):
@@ -75,7 +76,18 @@ def _refuse_unmet_needs(config: Config, job: Job) -> None:
     if needs.steady_data and federation.arrivals is not None:
         raise TacitError(f"{name} remembers the labels of samples and these come and go: use data.steps = 1")
     _refuse_buffers(config, job)
-    if not labels_at_clients and not len(federation.server.labeled):
+
+
+def refuse_missing_labels(config: Config, job: Job, *, labels_at_clients: bool) -> None:
+    """Refuse a run without the labels it needs; where sites hold data of their own, once these have said what."""
+    name = config.method_name
+    if job.method.needs.client_labels and not labels_at_clients:
+        choice = getattr(getattr(job.method, "objective", None), "labels_only", False)
+        other = ", or an objective that learns without labels, such as +fixmatch" if choice else ""
+        raise TacitError(
+            f"{name} needs labels at the clients and these have none: set data.labels to client, some or all{other}"
+        )
+    if not labels_at_clients and not len(job.federation.server.labeled):
         raise TacitError("nobody has a label: use --labels with --per-class, --n-labels or --label-fraction")
 
 

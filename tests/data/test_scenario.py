@@ -461,3 +461,34 @@ def test_flips_and_shifts_can_be_chosen() -> None:
 def test_text_is_seen_as_codes() -> None:
     text = replace(source(EVEN), x=torch.ones(500, 7, dtype=torch.uint8), text=True, mean=(), std=())
     assert views(text, Scenario()).plain(text.x[:2]).dtype == torch.int64
+
+
+# Sites with data of their own
+
+
+@pytest.mark.parametrize("labels", ["server", "client", "some", "all"])
+def test_where_sites_hold_the_data_nothing_is_dealt(labels: Any) -> None:
+    result = make(HALF_KNOWN, clients=3, partition="sites", labels=labels, validation=10, test=20)
+    assert [len(part) for part in result.clients] == [0, 0, 0]
+    assert not result.labeled.any()
+    assert (len(result.validation), len(result.test)) == (10, 20)
+    assert len(result.server) == (220 if labels == "server" else 0)  # all of 250 labels that are left
+    assert result.hash() == make(HALF_KNOWN, clients=3, partition="sites", labels=labels, validation=10, test=20).hash()
+    json.dumps(result.to_json())
+
+
+def test_a_hub_may_use_fewer_of_its_labels() -> None:
+    assert per_class(EVEN, make(partition="sites", per_class=3).server) == [3] * CLASSES
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"labels": "client", "per_class": 2}, "sites show the labels they have"),
+        ({"shared": 5}, "sites have their own samples"),
+        ({"steps": 2}, "sites have their own samples"),
+    ],
+)
+def test_what_nobody_can_do_for_sites_is_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(TacitError, match=message):
+        make(partition="sites", **settings)

@@ -1,29 +1,27 @@
 """Flower: the same bits as the local engine through its apps, messages and records, and what happens without a node."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
 from tacit import catalog
 from tacit.engines.faults import Faults
 from tacit.engines.inline import InlineCourier
-from tacit.engines.loop import Job, Position, Record, play
+from tacit.engines.loop import Job, Position, play
 from tacit.engines.memory import Memories, Shelf
 from tacit.errors import TacitError
 from tests import test_contract as contract
 
 flwr = pytest.importorskip("flwr", reason="Flower is not installed: pip install tacit[flower]")
 
-from flwr.app import Context, Message, RecordDict  # noqa: E402
+from flwr.app import Context, RecordDict  # noqa: E402
 from flwr.clientapp import ClientApp  # noqa: E402
-from flwr.serverapp import Grid  # noqa: E402
-from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 
 from tacit.engines.flower import Desk, FlowerCourier, Place, Post, Roster, client_app, simulated  # noqa: E402
+from tests.engines.grid import DirectGrid, played  # noqa: E402
 
 pytestmark = pytest.mark.flower
 NAMES = [name for name in catalog.methods() if not contract.method(name).needs.simulation]
@@ -32,65 +30,19 @@ everywhere = pytest.mark.parametrize(
 )
 
 
-class DirectGrid(Grid):
-    """A grid whose nodes are in this process: a message is answered when it is pushed."""
-
-    def __init__(self, app: ClientApp, nodes: int) -> None:
-        TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
-        self.app = app
-        self.contexts = {100 - k: Context(1, 100 - k, {"partition-id": k}, RecordDict(), {}) for k in range(nodes)}
-        self.answers: dict[str, Message] = {}
-        self.pushed: list[Message] = []
-
-    def get_node_ids(self) -> Iterable[int]:
-        return list(self.contexts)
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        ids = [str(uuid4()) for _ in messages]
-        for id, message in zip(ids, messages, strict=True):
-            message.metadata.__dict__["_message_id"] = id
-            self.pushed.append(message)
-            self.answers[id] = self.app(message, self.contexts[message.metadata.dst_node_id])
-        return ids
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        return [self.answers.pop(id) for id in message_ids if id in self.answers]
-
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        raise NotImplementedError
-
-    def create_message(self, *args: Any, **kwargs: Any) -> Message:
-        raise NotImplementedError
-
-    def set_run(self, run: Any) -> None:
-        raise NotImplementedError
-
-    @property
-    def run(self) -> Any:
-        raise NotImplementedError
-
-
 def on_shelves(given: Job, folder: Path) -> ClientApp:
     """Nodes that keep their memory on a disk of their own."""
 
-    def open_desk(about: Mapping[str, str], node: Mapping[str, Any]) -> Desk:
+    def open_desk(about: Mapping[str, str], node: Mapping[str, Any], client: int) -> Desk:
         return Desk(given, Shelf(folder / str(node["partition-id"])))
 
     return client_app(open_desk, lambda about, node: Place(str(node["partition-id"])))
 
 
 def over(given: Job, app: ClientApp) -> tuple[FlowerCourier, DirectGrid]:
-    grid = DirectGrid(app, given.federation.clients)
+    grid = DirectGrid(app, [{"partition-id": client} for client in range(given.federation.clients)])
     names = {str(client): client for client in range(given.federation.clients)}
     return FlowerCourier(given, Roster(Post(grid), {}, names)), grid
-
-
-def played(given: Job, courier: Any, folder: Path) -> tuple[bytes, list[Record], list[bytes | None]]:
-    """The final state as bytes, the records but for their time, and the memories the server knows."""
-    position = Position(Memories(folder, 1 << 30))
-    records = [replace(record, seconds=0, details={}) for record in play(given, courier, position)]
-    memories = [position.memories.get(client) for client in range(given.federation.clients)]
-    return given.codec.encode(position.state), records, memories
 
 
 @everywhere
@@ -156,7 +108,7 @@ def test_a_client_whose_node_is_gone_is_left_out_until_another_node_has_its_name
 def test_a_client_that_fails_says_why_and_keeps_its_traceback(tmp_path: Path) -> None:
     given = replace(contract.build_job("fedavg", "client"), min_clients=0)
 
-    def broken(about: Mapping[str, str], node: Mapping[str, Any]) -> Desk:
+    def broken(about: Mapping[str, str], node: Mapping[str, Any], client: int) -> Desk:
         raise OSError("the disk is gone")
 
     courier, _ = over(given, client_app(broken, lambda about, node: Place(str(node["partition-id"]))))
@@ -171,7 +123,7 @@ def test_a_site_that_refuses_is_left_out_with_its_reason(tmp_path: Path) -> None
     def introduce(about: Mapping[str, str], node: Mapping[str, Any]) -> Place:
         return Place(str(node["partition-id"]), "it has a class 'yeti'" if node["partition-id"] == 0 else "")
 
-    app = client_app(lambda about, node: Desk(given), introduce)
+    app = client_app(lambda about, node, client: Desk(given), introduce)
     records = list(play(given, over(given, app)[0], Position(Memories(tmp_path, 1 << 30))))
     reasons = {reason for record in records for client, reason in record.skipped.items() if client == 0}
     assert reasons == {"refused: it has a class 'yeti'"}

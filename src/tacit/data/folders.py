@@ -20,7 +20,7 @@ _COLUMNS = ("path", "label", "split", "group")
 _ALIKE = 0.75  # of difflib: splt is a slip of split, site is a column of its own
 _LITTER = {"thumbs.db", "desktop.ini", "__macosx"}  # of Windows and macOS, beside hidden files
 _ONCE_LABELED = ("train", "training")  # what others call the folder labeled
-_NAMED = 3  # folders, in a sentence
+_NAMED, _MANY = 3, 10  # folders, and classes, in a sentence
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,37 @@ def from_manifest(path: Path, size: int | None = None) -> Source:
         if item.test and item.label not in known:
             raise _line(path, item.line, f"has the label {item.label}, which no training row has: add such rows")
     return _source(path, items, size, "add rows whose split is test")
+
+
+def part_of_folder(path: Path, classes: tuple[str, ...], size: int | None = None) -> Source:
+    """What one holder of a federation with these classes has in a folder as `from_folder` reads it.
+
+    Classes may be missing, and the folder `labeled` too. Nothing is held out for testing.
+    """
+    if not path.is_dir():
+        raise TacitError(f"there is no folder {path}: check the path")
+    if not any((path / name).is_dir() for name in ("labeled", "unlabeled")):
+        raise TacitError(f"{path} has no folder labeled or unlabeled: {_instead_of_labeled(path)}")
+    labeled, test = ([*_by_class(path / name)] if (path / name).is_dir() else [] for name in ("labeled", "test"))
+    items = labeled + [_Item(file, "") for file in _files(path / "unlabeled")]
+    return _part(path, items + [_Item(item.path, item.label, test=True) for item in test], classes, size)
+
+
+def part_of_manifest(path: Path, classes: tuple[str, ...], size: int | None = None) -> Source:
+    """What one holder of a federation with these classes has in a CSV file as `from_manifest` reads it."""
+    return _part(path, _rows(path, some_labeled=False), classes, size)
+
+
+def _part(path: Path, items: list[_Item], classes: tuple[str, ...], size: int | None) -> Source:
+    if strangers := sorted({item.label for item in items if item.label} - set(classes)):
+        near = _nearest(strangers[0], classes)
+        remedy = f"rename it to {near}" if near else f"use only {', '.join(classes[:_MANY])}"
+        more = ", …" if not near and len(classes) > _MANY else ""
+        raise TacitError(f"{path} has a class {strangers[0]}, which the federation does not know: {remedy}{more}")
+    if all(item.test for item in items):
+        raise TacitError(f"{path} has no image to learn from: put images into labeled/<class>/ or unlabeled/")
+    test = np.array([item.test for item in items])
+    return _arrays(path, items, classes, (np.flatnonzero(~test), np.flatnonzero(test)), size)
 
 
 def _instead_of_labeled(path: Path) -> str:
@@ -125,7 +156,7 @@ def _check_folders(path: Path, known: set[str], test: set[str]) -> None:
         raise TacitError(f"{path} has the class {strangers[0]} in test but not in labeled: add images of it there")
 
 
-def _rows(path: Path) -> list[_Item]:
+def _rows(path: Path, *, some_labeled: bool = True) -> list[_Item]:
     if not path.is_file():
         raise TacitError(f"there is no file {path}: check the path")
     try:
@@ -135,7 +166,7 @@ def _rows(path: Path) -> list[_Item]:
             items = [_item(path, row, reader.line_num) for row in reader]
     except (csv.Error, UnicodeDecodeError, OSError):
         raise TacitError(f"{path} can not be read: save it as CSV in UTF-8") from None
-    _check_rows(path, items)
+    _check_rows(path, items, some_labeled)
     return items
 
 
@@ -171,13 +202,13 @@ def _item(path: Path, row: dict[str | None, str | None], line: int) -> _Item:
     return item
 
 
-def _check_rows(path: Path, items: list[_Item]) -> None:
+def _check_rows(path: Path, items: list[_Item], some_labeled: bool) -> None:
     first: dict[str, int] = {}
     for item in items:
         before = first.setdefault(os.path.normpath(item.path), item.line)
         if before != item.line:
             raise _line(path, item.line, f"names the same file as line {before}: keep one of them")
-    if not any(item.label and not item.test for item in items):
+    if some_labeled and not any(item.label and not item.test for item in items):
         raise TacitError(f"{path} has no training row with a label: give at least some images of every class one")
 
 
@@ -189,9 +220,19 @@ def _source(path: Path, items: list[_Item], size: int | None, remedy: str) -> So
     classes = _ordered({item.label for item in items if item.label})
     if not classes:
         raise TacitError(f"{path} has no labeled image: put images into labeled/<class>/")
+    return _arrays(path, items, classes, _parts(path, items, _numbers(items, classes), remedy), size)
+
+
+def _numbers(items: list[_Item], classes: tuple[str, ...]) -> Labels:
     number = {"": UNLABELED} | {name: index for index, name in enumerate(classes)}
-    y = np.array([number[item.label] for item in items], dtype=np.int64)
-    train, test = _parts(path, items, y, remedy)
+    return np.array([number[item.label] for item in items], dtype=np.int64)
+
+
+def _arrays(
+    path: Path, items: list[_Item], classes: tuple[str, ...], parts: tuple[Labels, Labels], size: int | None
+) -> Source:
+    """The images themselves, those of the training and of the test part."""
+    (train, test), y = parts, _numbers(items, classes)
     x, note = images.load([item.path for item in items], images.open_file, size)
     groups = _groups([items[row].group for row in train])
     pairs = (x[train], y[train]), (x[test], y[test])

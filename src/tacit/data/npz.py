@@ -33,6 +33,26 @@ def from_file(path: Path) -> Source:
     return image_source(str(path), train, test, tuple(map(str, range(classes))), flip=False)
 
 
+def part_of_file(path: Path, classes: tuple[str, ...]) -> Source:
+    """What one holder of a federation with these classes has in a `.npz` file as `from_file` reads them.
+
+    Labels count the federation's classes; some or all of these may be missing. Nothing is held out for testing.
+    """
+    arrays = read(path, "write it again with numpy.savez(path, x=…, y=…)")
+    x, y = pair(path, arrays, "x", "y")
+    has_test = bool({"x_test", "y_test"} & arrays.keys())
+    x_test, y_test = pair(path, arrays, "x_test", "y_test") if has_test else (x[:0], y[:0])
+    for found in (y, y_test):
+        if len(strange := found[(found < UNLABELED) | (found >= len(classes))]):
+            raise TacitError(
+                f"{path} has a sample of class {strange[0]} and the federation's classes are 0 to {len(classes) - 1}, "
+                f"from {classes[0]} to {classes[-1]}: number its classes like that, with -1 for unlabeled"
+            )
+    if has_test:
+        _check_test(path, x, x_test, y_test, len(classes))
+    return image_source(str(path), (x, y), (x_test, y_test), classes, flip=False)
+
+
 def read(path: Path, remedy: str) -> dict[str, Array]:
     """All arrays of a `.npz` file."""
     if not path.is_file():

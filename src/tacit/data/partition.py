@@ -1,7 +1,8 @@
 """Who holds which sample: ways to deal a labeled pool to clients.
 
 Each way takes the labels of the pool, the number of clients and a random generator, and returns one ascending array
-of positions per client. No sample is lost and none is dealt twice; only `by-writer:1` leaves samples to nobody.
+of positions per client. No sample is lost and none is dealt twice; only `by-writer:1` leaves samples to nobody, and
+`sites` all of them, since those hold data of their own.
 """
 
 from collections.abc import Callable
@@ -21,6 +22,7 @@ TRIES = 300  # how often `dirichlet` draws again for a client that got too littl
 
 # FedMatch's class imbalance: how much of a client's data each class is, counted upward from the client's own class.
 FEDMATCH_ROW = np.array([0.50, 0.15, 0.03, 0.03, 0.03, 0.02, 0.03, 0.03, 0.03, 0.15])
+SITES = "sites"  # the partition of data that is where it is
 FEDSIAM_LOW_RATE = 0.05  # FedSiam Non-IID-III: what most clients know of their own labels
 
 
@@ -135,6 +137,11 @@ def by_group(groups: Indices, clients: int, rng: np.random.Generator, count: int
     return _by_owner(client_of[group], clients + 1)[:-1]
 
 
+def sites(labels: Indices, clients: int, rng: np.random.Generator) -> list[Indices]:
+    """Nothing is dealt: every site holds data of its own, on its own machine (`tacit hub run`)."""
+    return [np.empty(0, dtype=np.int64)] * clients
+
+
 def fedsiam_3_rates(clients: int, mean: float) -> NDArray[np.float64]:
     """The share of its labels each client knows: γ·K clients so much that the mean is γ, the others 5 %."""
     many = max(1, round(mean * clients))
@@ -162,6 +169,7 @@ PARTITIONS: dict[str, Way] = {
     "class-grid": class_grid,
     "by-writer": by_group,
     "by-speaker": by_group,
+    SITES: sites,
 }
 
 # Where samples that show their label at a client are dealt in another way than the rest.
@@ -210,6 +218,8 @@ def partition(
                 " or add a column group to a manifest"
             )
         return by_group(groups, clients, rng, *map(int, numbers))
+    if name == SITES:
+        return sites(labels, clients, rng)
     return deal(PARTITIONS[name], labels, clients, rng, *numbers)
 
 

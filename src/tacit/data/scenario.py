@@ -52,6 +52,11 @@ class Scenario:
     augment: str = "fixmatch"  # strong view: fixmatch, or the variant of a paper
 
     @property
+    def at_sites(self) -> bool:
+        """Whether clients hold data of their own, each on its own machine; the source is then the server's alone."""
+        return self.partition == partitions.SITES
+
+    @property
     def budget(self) -> tuple[float, ...]:
         """The number of labels in whichever of the three ways it is given."""
         given = (self.per_class, self.n_labels, self.label_fraction)
@@ -141,7 +146,7 @@ def split(
     draw.keep_only(scenario.samples)
     shared = draw.evenly("shared", scenario.shared)
     server = _server_labels(draw, scenario) if scenario.labels == "server" else draw.left[:0]
-    if not len(draw.left):
+    if not len(draw.left) and not scenario.at_sites:
         raise TacitError(
             f"the server takes all {len(y)} samples and leaves the clients none: lower the number of labels"
         )
@@ -203,13 +208,15 @@ def counts(y: Indices, classes: int, split: Split) -> tuple[Indices, Indices]:
 def _check(scenario: Scenario) -> None:
     """Refuse a place of labels that does not go with their amount."""
     labels, budget = scenario.labels, scenario.budget
+    if scenario.at_sites:
+        _check_sites(scenario)
     if labels not in get_args(Place):
         raise unknown("place of labels", labels, get_args(Place))
     if len(budget) > 1:
         raise TacitError("--per-class, --n-labels and --label-fraction exclude each other: give one of them")
     if any(amount <= 0 for amount in budget) or (scenario.label_fraction or 0) > 1:
         raise TacitError("a number of labels must be above 0, a label fraction also at most 1: correct it")
-    if labels in ("server", "client") and not budget:
+    if labels in ("server", "client") and not budget and not scenario.at_sites:
         amounts = "--per-class, --n-labels or --label-fraction"
         raise TacitError(f"labels at the {labels} need a number: give {amounts}, or use --labels all")
     if labels == "some" and not 0 < scenario.some <= 1:
@@ -218,10 +225,20 @@ def _check(scenario: Scenario) -> None:
         )
 
 
+def _check_sites(scenario: Scenario) -> None:
+    """Refuse what only somebody who deals all samples can do."""
+    if scenario.labels != "server" and scenario.budget:
+        raise TacitError("sites show the labels they have: leave per_class, n_labels and label_fraction out")
+    if scenario.shared or scenario.steps > 1:
+        raise TacitError("sites have their own samples, all at once: leave data.shared and data.steps out")
+
+
 def _server_labels(draw: Draw, scenario: Scenario) -> Indices:
-    """The server's labeled samples; a larger budget adds to those of a smaller one."""
+    """The server's labeled samples; a larger budget adds to those of a smaller one; all, if the data is its own."""
     room, per_class = draw.room, scenario.per_class
-    if per_class is None:
+    if not scenario.budget:
+        want = room
+    elif per_class is None:
         want = spread(room, _total(scenario, len(draw.known)), draw.streams.numpy_at("server classes"))
     elif per_class <= room.min():
         want = np.full(draw.classes, per_class)

@@ -9,7 +9,7 @@ from tacit.data import benchmarks, folders, leaf, medmnist, npz, trees
 from tacit.data.arrays import Source
 from tacit.errors import TacitError, unknown
 
-__all__ = ["SOURCES", "Source", "find", "is_path", "load"]
+__all__ = ["SOURCES", "Source", "find", "is_path", "load", "load_part"]
 
 # The first line of each one's documentation is what `tacit ls datasets` shows.
 SOURCES: dict[str, Callable[..., Source]] = {
@@ -53,6 +53,14 @@ def find(name: str, size: int | None = None) -> Callable[[], Source]:
 def load(name: str, size: int | None = None) -> Source:
     """The data set of this name, or the one at this path; see `find`."""
     return find(name, size)()
+
+
+def load_part(path: Path, classes: tuple[str, ...], size: int | None = None) -> Source:
+    """What one holder of a federation with these classes has at a path; see `find`. Arrays have their own size."""
+    if path.suffix == ".npz":
+        return npz.part_of_file(path, classes)
+    kind = folders.part_of_manifest if path.suffix == ".csv" else folders.part_of_folder
+    return kind(path, classes, size)
 
 
 def is_path(name: str) -> bool:

@@ -19,9 +19,7 @@ class Site:
     """One data holder: the file `site.toml`. Paths are relative to its folder."""
 
     name: Name  # by which the hub knows this site, in every run
-    data: str | None = (
-        None  # image folder, .csv or .npz; when not given, its share of the run's own data set
-    )
+    data: str | None = None  # image folder, .csv or .npz; its share of the run's own data set when not given
     device: str = "cpu"  # torch device
     memory: str = "memory"  # folder of what methods remember here between rounds, for nobody else to read
     federation: str = "federation.toml"  # what the hub says of the federation

@@ -54,7 +54,8 @@ class Place:
     labeled: int = 0
 
 
-OpenDesk = Callable[[About, Mapping[str, Any]], Desk]  # from what the server and the node's own settings say
+# From what the server and the node's own settings say; a desk also from which client this is, which orders say.
+OpenDesk = Callable[[About, Mapping[str, Any], int], Desk]
 Introduce = Callable[[About, Mapping[str, Any]], Place]
 
 
@@ -80,8 +81,8 @@ def client_app(open_desk: OpenDesk, introduce: Introduce) -> ClientApp:
 def _work(content: RecordDict, context: Context, open_desk: OpenDesk) -> RecordDict:
     """A client's reply; whatever goes wrong is part of it, with the traceback."""
     try:
-        desk = open_desk(_strings(content["about"]), context.node_config)
         orders: Any = content["orders"]
+        desk = open_desk(_strings(content["about"]), context.node_config, orders["client"])
         job, shelf, round = desk.job, desk.shelf, orders["round"]
         memory = orders["memory"] if orders["remembers"] else None
         down = _message(content, "down", job.codec, job)
@@ -326,7 +327,7 @@ def simulated(open_job: Callable[[About], Job]) -> ClientApp:
     def introduce(about: About, node: Mapping[str, Any]) -> Place:
         return Place(str(node["partition-id"]))
 
-    return client_app(lambda about, node: Desk(open_job(about)), introduce)
+    return client_app(lambda about, node, client: Desk(open_job(about)), introduce)
 
 
 def _records(name: str, parts: Parts) -> dict[str, Any]:

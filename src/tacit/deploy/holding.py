@@ -1,0 +1,98 @@
+"""What a site holds, as a part of the federation: its own data under the federation's classes, or its share."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from tacit.config import Config
+from tacit.data import scenario, sources
+from tacit.data.scenario import Split
+from tacit.data.sources import Source
+from tacit.deploy.description import Description
+from tacit.deploy.settings import Site, beside, load
+from tacit.engines.loop import Job
+from tacit.errors import TacitError
+from tacit.federation import UNLABELED
+from tacit.prepare import assemble, build_job
+
+
+@dataclass(frozen=True)
+class Holding:
+    """A site, the run it is to take part in, and its own samples; None: it gets its share of the run's data set."""
+
+    site: Site
+    config: Config
+    source: Source | None
+
+    @property
+    def samples(self) -> int:
+        """How many samples the site brings; 0 of a share, which depends on who else takes part."""
+        return 0 if self.source is None else len(self.source.y)
+
+    @property
+    def labeled(self) -> int:
+        """How many of them show their label."""
+        shows = self.source is not None and self.config.data.labels != "server"
+        return int((self.source.y != UNLABELED).sum()) if self.source is not None and shows else 0
+
+    def job(self, client: int) -> Job:
+        """The job as this site sees it when it is client number `client`."""
+        clients = self.config.data.clients
+        if client not in range(clients):
+            raise TacitError(f"there is no client {client} in a federation of {clients}: raise data.clients at the hub")
+        if self.source is None:
+            return build_job(self.config)[0]
+        n, nothing = len(self.source.y), np.empty(0, dtype=np.int64)
+        parts = [np.arange(n) if k == client else nothing for k in range(clients)]
+        known = self.source.y.numpy() != UNLABELED
+        split = Split(parts, known if self.labeled else known & False, nothing, nothing)
+        # Nobody simulates here: labels that the run does not ask for serve nothing, not even a diagnosis.
+        return assemble(self.config, replace(scenario.federation(self.source, split, self.config.data), truth=None))
+
+
+def hold(path: Path, config: Config, description: Description) -> Holding:
+    """What the site of this `site.toml` brings to a run; refuses what does not fit the federation."""
+    site = load(Site, path)
+    config = replace(config, engine=replace(config.engine, device=site.device))
+    if site.data is None:
+        if config.data.at_sites:
+            raise TacitError("this run deals no data: name a folder, .csv or .npz as data in site.toml")
+        return Holding(site, config, None)
+    if not config.data.at_sites:
+        raise TacitError(
+            f"this run deals its own data ({config.data.partition}): leave data out of site.toml, "
+            "or use partition = 'sites' at the hub"
+        )
+    try:
+        return Holding(site, config, _own(beside(path, site.data), config, description))
+    except TacitError as error:  # what is told to others names the data as the site does, not its place on the disk
+        place = beside(path, site.data)
+        raise TacitError(str(error).replace(str(place), site.data).replace(f"{place.parent}/", "")) from error
+    except OSError as error:
+        raise TacitError(f"{site.data} can not be read: {error.strerror}; mend that at the site") from error
+
+
+def _own(path: Path, config: Config, description: Description) -> Source:
+    if description.text:
+        raise TacitError("this federation's samples are text, of which a site can bring none: use images")
+    source = sources.load_part(path, description.classes, config.data.size)
+    shape = tuple(int(side) for side in source.x.shape[1:])
+    if shape != description.shape:
+        remedy = "scale them, or set data.size at the hub" if path.suffix != ".npz" else "make them alike"
+        here, there = _size(shape), _size(description.shape)
+        raise TacitError(f"images in {path} are {here} and the federation's {there}: {remedy}")
+    return replace(source, mean=description.mean, std=description.std, flip=description.flip, shift=description.shift)
+
+
+def _size(shape: tuple[int, ...]) -> str:
+    channels, high, wide = shape
+    colours = {1: "grey", 3: "in colour"}.get(channels, f"of {channels} channels")
+    return f"{wide}×{high} {colours}"
+
+
+def samples_per_class(source: Source) -> dict[str, int]:
+    """How many samples of each class have a known label."""
+    counts = torch.bincount(source.y[source.y != UNLABELED], minlength=len(source.classes)).tolist()
+    return dict(zip(source.classes, counts, strict=True))

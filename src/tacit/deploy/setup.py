@@ -1,0 +1,84 @@
+"""`tacit site init`: a site's settings file, with what each setting means, and its pair of keys."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from tacit.catalog import Setting, check, settings
+from tacit.deploy.settings import Site
+from tacit.errors import TacitError
+
+FILE = "site.toml"
+CERTIFICATE = "ca.crt"  # of the hub's authority, which comes from there
+
+
+@dataclass(frozen=True)
+class Written:
+    """The files of a new site."""
+
+    site: Path
+    public_key: Path | None  # None where nothing is encrypted
+
+
+def create(folder: Path, name: str, data: Path | None, *, insecure: bool = False) -> Written:
+    """Write a site's files into a folder; nothing that is there is overwritten, and a failure leaves nothing behind."""
+    given: dict[str, Any] = {"name": name}
+    if data is not None:
+        if not data.expanduser().exists():
+            raise TacitError(f"there is no file or folder {data}: check --data")
+        given["data"] = str(data.expanduser().absolute())
+    files: dict[str, tuple[bytes, int]] = {}
+    if not insecure:
+        given |= {"certificate": CERTIFICATE, "key": f"{name}.key"}
+    check(Site, given, "")
+    if not insecure:
+        private, public = key_pair(f"{name}@tacit")
+        files = {f"{name}.key": (private, 0o600), f"{name}.key.pub": (public, 0o644)}
+    _write(folder, files | {FILE: (settings_text(given).encode(), 0o644)})
+    return Written(folder / FILE, None if insecure else folder / f"{name}.key.pub")
+
+
+def settings_text(given: dict[str, Any]) -> str:
+    """A `site.toml` with these values; what is not given stands there as a comment, with its default."""
+    head = "# A site of a federation. Paths are relative to the folder of this file.\n\n"
+    return head + "\n".join(_entry(setting, given) for setting in settings(Site))
+
+
+def _entry(setting: Setting, given: dict[str, Any]) -> str:
+    value = given.get(setting.name, setting.default)
+    line = tomli_w.dumps({setting.name: "…" if value is None else value})
+    return f"# {setting.comment}\n{line if setting.name in given else f'# {line}'}"
+
+
+def key_pair(comment: str) -> tuple[bytes, bytes]:
+    """A new private and public key (ECDSA on P-384) in the form of OpenSSH, which Flower's programs take."""
+    try:
+        from cryptography.hazmat.primitives import serialization as forms
+        from cryptography.hazmat.primitives.asymmetric import ec
+    except ModuleNotFoundError as error:
+        raise TacitError(f"keys need {error.name}, which is not here: pip install 'tacit[flower]'") from error
+    key = ec.generate_private_key(ec.SECP384R1())
+    private = key.private_bytes(forms.Encoding.PEM, forms.PrivateFormat.OpenSSH, forms.NoEncryption())
+    public = key.public_key().public_bytes(forms.Encoding.OpenSSH, forms.PublicFormat.OpenSSH)
+    return private, public + f" {comment}\n".encode()
+
+
+def _write(folder: Path, files: dict[str, tuple[bytes, int]]) -> None:
+    for name in files:
+        if (folder / name).exists():
+            raise TacitError(f"{folder / name} is there already: choose another folder, or move it away")
+    done: list[Path] = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, (content, mode) in files.items():
+            handle = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+            done.append(folder / name)
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+    except OSError as error:
+        for path in done:
+            path.unlink(missing_ok=True)
+        raise TacitError(f"can not write to {folder}: {error.strerror}; choose another folder") from error

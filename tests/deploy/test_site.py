@@ -1,0 +1,202 @@
+"""Sites at work, without processes: own data gives the bits of one machine, and who does not fit is left out."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tacit import config as configs
+from tacit.config import Config
+from tacit.engines.inline import InlineCourier
+from tacit.engines.loop import Record
+from tacit.errors import TacitError
+from tacit.experiment import Experiment
+from tacit.prepare import build_data, build_job, refuse_missing_labels
+from tests.deploy import places
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install tacit[flower]")
+
+from tacit.deploy.site import introduce, open_desk
+from tacit.engines.flower import FlowerCourier, Post, Roster, client_app
+from tests.engines.grid import DirectGrid, played
+
+pytestmark = pytest.mark.flower
+
+
+def about(config: Config, run: str = "run-1") -> dict[str, str]:
+    return {"config": configs.dumps(config), "description": places.describe(config).to_text(), "run": run}
+
+
+def federated(config: Config, sites: Mapping[str, Path]) -> tuple[FlowerCourier, DirectGrid]:
+    """The sites as nodes, in an order that is not that of their names."""
+    nodes = [{"site": str(sites[name])} for name in sorted(sites, reverse=True)]
+    grid = DirectGrid(client_app(open_desk, introduce), nodes)
+    numbers = {name: number for number, name in enumerate(sorted(sites))}
+    return FlowerCourier(build_job(config)[0], Roster(Post(grid), about(config), numbers)), grid
+
+
+def judged(records: list[Record]) -> list[tuple[Any, ...]]:
+    """What every round came to; how right pseudo-labels are is known to a simulator alone."""
+    return [(each.accuracy, each.loss, each.steps, each.traffic, each.skipped) for each in records]
+
+
+@pytest.mark.parametrize(
+    "method, labels", [("fedavg+fixmatch", "server"), ("fedmatch", "server"), ("fedmix", "all"), ("scaffold", "all")]
+)
+def test_own_data_that_is_a_share_gives_the_bits_of_one_machine(method: str, labels: str, tmp_path: Path) -> None:
+    x, y = places.arrays(120)
+    np.savez(tmp_path / "whole.npz", x=x[:90], y=y[:90], x_test=x[90:], y_test=y[90:])
+    given = places.SMALL | {"method": method, "labels": labels, "clients": 3}
+    budget = {"per_class": 4} if labels == "server" else {}
+    whole = configs.from_options(given | budget | {"data": str(tmp_path / "whole.npz"), "partition": "dirichlet:1"})
+    here = played(build_job(whole)[0], InlineCourier(build_job(whole)[0]), tmp_path / "here")
+
+    split = build_data(whole)[1]
+    at_hub = split.server if len(split.server) else np.arange(3)
+    np.savez(tmp_path / "hub.npz", x=x[at_hub], y=y[at_hub], x_test=x[90:], y_test=y[90:])
+    parts = dict(zip(("a", "b", "c"), split.clients, strict=True))
+    sites = {name: places.site_with(tmp_path, name, x=x[part], y=y[part]) for name, part in parts.items()}
+    config = configs.from_options(given | {"data": str(tmp_path / "hub.npz"), "partition": "sites"})
+    there = played(build_job(config)[0], federated(config, sites)[0], tmp_path / "there")
+    assert there[0] == here[0]
+    assert judged(there[1]) == judged(here[1])
+
+
+def test_a_site_without_data_takes_its_share(tmp_path: Path) -> None:
+    config = places.hub(tmp_path, method="scaffold", partition="iid", labels="all")
+    here = played(build_job(config)[0], InlineCourier(build_job(config)[0]), tmp_path / "here")
+    sites = {name: places.site(tmp_path, name) for name in ("a", "b", "c")}
+    there = played(build_job(config)[0], federated(config, sites)[0], tmp_path / "there")
+    assert there[:2] == here[:2]
+
+
+def test_memory_stays_on_the_sites_disk_apart_for_every_run(tmp_path: Path) -> None:
+    config = places.hub(tmp_path, method="scaffold", partition="iid", labels="all")
+    sites = {name: places.site(tmp_path, name) for name in ("a", "b", "c")}
+    courier, grid = federated(config, sites)
+    _, _, memories = played(build_job(config)[0], courier, tmp_path / "there")
+    assert memories == [b"2"] * 3  # the number of the last round and nothing else
+    shelf = tmp_path / "a" / "memory" / "run-1"
+    assert (shelf / "2").stat().st_size > 1000
+    assert (shelf.stat().st_mode & 0o777, (shelf / "2").stat().st_mode & 0o777) == (0o700, 0o600)
+    orders = [message.content["orders"] for message in grid.pushed if message.metadata.message_type == "train"]
+    assert {order["memory"] for order in orders} == {b"", b"0", b"1"}
+
+
+def test_sites_have_the_classes_they_have_and_who_does_not_fit_is_left_out(tmp_path: Path) -> None:
+    at_hub = {"labeled/cat": 6, "labeled/dog": 6, "labeled/yak": 6}
+    data = places.image_folder(tmp_path / "hub", at_hub | {f"test/{name}": 3 for name in places.NAMES})
+    given = {"data": str(data), "partition": "sites", "clients": 5, "method": "fedavg+fixmatch", "labels": "client"}
+    config = configs.from_options(places.SMALL | given | {"rounds": 1})
+    held: dict[str, tuple[dict[str, int], int]] = {
+        "a": ({"labeled/cat": 5, "unlabeled": 4}, 16),
+        "b": ({"labeled/dog": 4, "labeled/yak": 4, "test/dog": 2}, 16),
+        "c": ({"unlabeled": 7}, 16),
+        "d": ({"labeled/yeti": 4}, 16),
+        "e": ({"labeled/cat": 4}, 12),
+    }
+    sites = {}
+    for name, (counts, side) in held.items():
+        sites[name] = places.site(tmp_path, name, data="scans")
+        places.image_folder(tmp_path / name / "scans", counts, side)
+    said = {name: introduce(about(config), {"site": str(path)}) for name, path in sites.items()}
+    assert {name: (place.samples, place.labeled) for name, place in said.items() if not place.refusal} == {
+        "a": (9, 5),
+        "b": (8, 8),
+        "c": (7, 0),
+    }
+    (record,) = played(build_job(config)[0], federated(config, sites)[0], tmp_path / "run")[1]
+    assert record.skipped == {
+        3: "refused: scans has a class yeti, which the federation does not know: use only cat, dog, yak",
+        4: "refused: images in scans are 12×12 grey and the federation's 16×16 grey: "
+        "scale them, or set data.size at the hub",
+    }
+    assert record.clients == 3
+    job = open_desk(about(config), {"site": str(sites["b"])}, 1).job
+    assert set(job.federation.client(1, 0).y.tolist()) == {1, 2}
+    assert [len(job.federation.client(k, 0)) for k in range(5)] == [0, 8, 0, 0, 0]
+    assert job.federation.test.y.tolist() == [1, 1]
+
+
+def test_labels_are_hidden_where_the_server_has_them(tmp_path: Path) -> None:
+    x, y = places.arrays(9)
+    path = places.site_with(tmp_path, "a", x=x, y=y)
+    config = places.hub(tmp_path, method="fedavg+fixmatch", labels="server")
+    place = introduce(about(config), {"site": str(path)})
+    assert (place.refusal, place.samples, place.labeled) == ("", 9, 0)
+    job = open_desk(about(config), {"site": str(path)}, 2).job
+    assert job.federation.client(2, 0).y.tolist() == [-1] * 9
+    assert job.federation.true_labels(2, 0) is None
+
+
+@pytest.mark.parametrize(
+    "settings, options, message",
+    [
+        ({}, {}, "this run deals no data: name a folder, .csv or .npz as data in site.toml"),
+        ({"data": "own.npz"}, {"partition": "iid", "per_class": 1}, "this run deals its own data"),
+        ({"data": "gone.npz"}, {}, "there is no file gone.npz: check the path"),
+        ({"data": "own.npz", "device": "abacus"}, {}, "there is no device 'abacus' here"),
+        ({"data": "many.npz"}, {}, "many.npz has a sample of class 3 and the federation's classes are 0 to 2"),
+        ({"data": "none.npz"}, {}, "none.npz has 0 images"),
+        ({"data": "list.csv"}, {}, "line 2 of list.csv names gone.png, where there is no file"),
+        ({"data": "rgb.npz"}, {}, "images in rgb.npz are 16×16 in colour and the federation's 16×16 grey"),
+    ],
+)
+def test_a_site_that_can_not_take_part_says_why(
+    settings: dict[str, str], options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    config = places.hub(tmp_path, method="fedavg+fixmatch", **options)
+    path = places.site(tmp_path, "a", **settings)
+    x, y = places.arrays(6)
+    held = {"own": (x, y), "many": (x, y + 1), "none": (x[:0], y[:0]), "rgb": (x.repeat(3, 1), y)}
+    for name, (pixels, labels) in held.items():
+        np.savez(path.parent / f"{name}.npz", x=pixels, y=labels)
+    (path.parent / "list.csv").write_text("path,label\ngone.png,\n", encoding="utf-8")
+    refusal = introduce(about(config), {"site": str(path)}).refusal
+    assert message in refusal
+    assert str(tmp_path) not in refusal  # where the data lies is nobody's business
+
+
+@pytest.mark.parametrize("run", ["../b", "/tmp", "", ".", "a/b"])
+def test_the_name_of_a_run_does_not_lead_out_of_the_memory(run: str, tmp_path: Path) -> None:
+    config = places.hub(tmp_path, partition="iid", labels="all")
+    node = {"site": str(places.site(tmp_path, "a"))}
+    assert "give it a name of letters" in introduce(about(config, run), node).refusal
+    with pytest.raises(TacitError, match="give it a name of letters"):
+        open_desk(about(config, run), node, 0)
+
+
+def test_a_hub_begins_without_samples_at_clients(tmp_path: Path) -> None:
+    config = places.hub(tmp_path, method="fedavg+supervised", labels="client")
+    experiment = Experiment.create(config, tmp_path / "run")
+    assert json.loads((tmp_path / "run" / "split.json").read_text())["clients"] == [[], [], []]
+    x, y = places.arrays(12)
+    sites = {name: places.site_with(tmp_path, name, x=x, y=y) for name in ("a", "b", "c")}
+    courier, _ = federated(config, sites)
+    assert next(experiment.rounds(courier)).clients == 3
+    again = Experiment.reopen(tmp_path / "run")
+    assert [record.round for record in again.rounds(courier)] == [1, 2]
+    with pytest.raises(TacitError, match="sites hold data of their own: use `tacit hub run`"):
+        next(again.rounds())
+
+
+def test_missing_labels_are_judged_once_sites_have_said_what_they_hold(tmp_path: Path) -> None:
+    config = places.hub(tmp_path, method="fedavg+supervised", labels="client")
+    job = build_job(config)[0]
+    refuse_missing_labels(config, job, labels_at_clients=True)
+    with pytest.raises(TacitError, match="needs labels at the clients and these have none"):
+        refuse_missing_labels(config, job, labels_at_clients=False)
+
+
+def test_a_site_loads_no_more_than_it_needs() -> None:
+    code = (
+        "import sys, tacit.engines.flower; before = set(sys.modules); import tacit.deploy.site; "
+        "print(*({'matplotlib', 'typer', 'rich', 'plotext', 'requests', 'pooch'} & (set(sys.modules) - before)))"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert said.stdout.strip() == ""
