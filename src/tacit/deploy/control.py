@@ -3,7 +3,6 @@
 import fcntl
 import json
 import re
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tacit import config as configs
+from tacit.catalog import check
 from tacit.deploy import apps, programs
 from tacit.deploy.certificates import write_new
 from tacit.deploy.folder import CONNECTION, HubFolder
 from tacit.deploy.hub import Sites
 from tacit.deploy.settings import Site
-from tacit.catalog import check
 from tacit.engines import checkpoint
 from tacit.engines.memory import write_durably
 from tacit.errors import TacitError
@@ -48,7 +47,9 @@ def add(folder: HubFolder, name: str, key: Path) -> bool:
     text = _public_key(key)
     if folder.hub.insecure:
         raise TacitError(f"this hub has no keys: any site may join, since {folder.file} says insecure")
-    same = [other for other, path in folder.keys.items() if path.read_text(encoding="utf-8").split()[1] == text.split()[1]]
+    same = [
+        other for other, path in folder.keys.items() if path.read_text(encoding="utf-8").split()[1] == text.split()[1]
+    ]
     if same and same != [name]:
         raise TacitError(f"this is the key of {same[0]}: each site has its own, made by `tacit site init`")
     if name in folder.keys and not same:
@@ -67,7 +68,9 @@ def _public_key(path: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise TacitError(f"can not read {path}: give the file that ends in .pub, made by `tacit site init`") from error
     if not re.fullmatch(r"ecdsa-sha2-nistp\d+ [A-Za-z0-9+/=]+( .*)?\s*", text):
-        raise TacitError(f"{path} is no public key of a site: give the file that ends in .pub, made by `tacit site init`")
+        raise TacitError(
+            f"{path} is no public key of a site: give the file that ends in .pub, made by `tacit site init`"
+        )
     return text
 
 

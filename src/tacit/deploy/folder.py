@@ -17,7 +17,7 @@ from pathlib import Path
 import tomli_w
 
 from tacit.deploy import certificates, programs
-from tacit.deploy.settings import Hub, beside, commented, load
+from tacit.deploy.settings import Hub, beside, load, settings_text
 from tacit.errors import TacitError
 
 CONNECTION = "hub"  # by this name Flower's programs know the hub
@@ -38,7 +38,8 @@ class HubFolder:
         folder.mkdir(parents=True, exist_ok=True)
         if not hub.insecure:
             certificates.create(hub.host, made.authority_file, made.certificate, made.key)
-        certificates.write_new(made.file, commented(hub).encode(), 0o644)
+        text = settings_text(Hub, {"host": hub.host, "port": hub.port, "insecure": hub.insecure}, "A hub.")
+        certificates.write_new(made.file, text.encode(), 0o644)
         return made
 
     @classmethod

@@ -86,7 +86,7 @@ def main(post: Post, settings: Mapping[str, Any]) -> None:
     run = Path(str(settings["run"])) if settings["run"] else None
     if run is None or not (run / "config.toml").exists():
         if not settings["config"]:
-            raise TacitError("there is no run to play: give --run-config 'config=\"FILE.toml\"', or run=\"FOLDER\"")
+            raise TacitError('there is no run to play: give --run-config \'config="FILE.toml"\', or run="FOLDER"')
         run = prepare(folder, Path(str(settings["config"])), {}, run)
     (run / "error.txt").unlink(missing_ok=True)
     try:

@@ -15,8 +15,8 @@ Say = Callable[[str], None]
 # What the SuperNode says when it is not let in, what that means, and what to do.
 REASONS = {
     "[code: 2004]": "the hub does not know this site's key: have it added there with `tacit hub add {name} KEY.pub`",
-    "[code: 2001]": "the hub asks for a key and site.toml names none: set key and certificate as `tacit site init` does",
-    "CERTIFICATE_VERIFY_FAILED": "the hub at {address} is not the one that {certificate} is of: get ca.crt from the hub",
+    "[code: 2001]": "the hub asks for a key and site.toml names none: mend it as `tacit site init` does",
+    "CERTIFICATE_VERIFY_FAILED": "the hub at {address} is not the one that {certificate} is of: get ca.crt from it",
 }
 MARKS = {
     "SuperNode ID": "joined as {name}; waiting for work (Ctrl-C to leave)",
@@ -80,8 +80,8 @@ def _pass_on(said: str, told: int, site: Site, say: Say) -> int:
     """Say what a person wants to know of the whole lines that are new; how many characters are told now."""
     whole = said.rfind("\n") + 1
     for line in said[told:whole].splitlines():
-        if found := re.search(r"\[RUN (\d+), ROUND (\d+)\]", line):
-            say(f"round {int(found.group(2)) + 1}")
+        if found := re.search(r"Receiving: (train|query) message", line):
+            say("training for a round" if found.group(1) == "train" else "telling the hub who this is")
         for mark, words in MARKS.items():
             if mark in line:
                 say(words.format(name=site.name))

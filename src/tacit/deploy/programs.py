@@ -124,7 +124,9 @@ def call(name: str, arguments: Sequence[str], home: Path, timeout: float = READY
         until = time.monotonic() + timeout
         while (code := it.ended()) is None:
             if time.monotonic() > until:
-                raise TacitError(f"{name} {arguments[0]} did not end within {timeout:g} s: see whether the hub still runs")
+                raise TacitError(
+                    f"{name} {arguments[0]} did not end within {timeout:g} s: see whether the hub still runs"
+                )
             time.sleep(0.05)
         if code:
             raise TacitError(f"Flower refuses: {last_words(it.said())}; mend that and try again")

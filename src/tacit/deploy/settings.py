@@ -1,14 +1,15 @@
 """What a site and a hub are set up with: `site.toml` and `hub.toml`, and the paths in them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import tomli_w
 from pydantic import Field
 
 from tacit import config as configs
-from tacit.catalog import check, settings
+from tacit.catalog import Setting, check, settings
 
 Port = Annotated[int, Field(ge=1, le=65535)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
@@ -49,14 +50,17 @@ def load(kind: type[Kind], path: Path) -> Kind:
     return kind(**check(kind, configs.read(path), ""))
 
 
-def commented(given: Site | Hub) -> str:
-    """The file of these settings, each with what it means; those that are not given stand there as comments."""
-    lines = []
-    for item in settings(type(given)):
-        value = getattr(given, item.name)
-        line = f"# {item.name} =" if value is None else tomli_w.dumps({item.name: value}).strip()
-        lines.append(f"{line}  # {item.comment}\n")
-    return "".join(lines)
+def settings_text(kind: type, given: Mapping[str, Any], head: str) -> str:
+    """A settings file with these values; what is not given stands there as a comment, with its default."""
+    return f"# {head} Paths are relative to the folder of this file.\n\n" + "\n".join(
+        _entry(setting, given) for setting in settings(kind)
+    )
+
+
+def _entry(setting: Setting, given: Mapping[str, Any]) -> str:
+    value = given.get(setting.name, setting.default)
+    line = tomli_w.dumps({setting.name: "…" if value is None else value})
+    return f"# {setting.comment}\n{line if setting.name in given else f'# {line}'}"
 
 
 def beside(path: Path, name: str) -> Path:

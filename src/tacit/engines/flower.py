@@ -242,7 +242,6 @@ class Roster:
                 self.failures[node] = "did not answer in time" if answer is None else _lost(answer)
         return {node: place for node, place in self._seen.items() if node in there}
 
-
     def _vouched(self, node: int, place: Place) -> Place:
         owner = place.name if self._owners is None else self._owners.get(node)
         if owner == place.name:
