@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
+ROOT = Path(__file__).parents[2]
 MARK = "TACIT_TEST_MACHINES"
 PATIENCE = 240.0  # seconds until a test gives up; a busy machine is not a failure
 
@@ -27,7 +28,8 @@ class Command:
     """A command of `tacit` that was started; its output is in a file."""
 
     def __init__(self, words: list[str], folder: Path, log: Path, mark: str) -> None:
-        env = {**os.environ, MARK: mark, "OMP_NUM_THREADS": "1", "COLUMNS": "80"}
+        path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])  # this checkout, from any folder
+        env = {**os.environ, MARK: mark, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "COLUMNS": "80"}
         self.words, self.log = words, log
         with log.open("ab") as output:
             self.process = subprocess.Popen(

@@ -268,3 +268,29 @@ def test_a_program_that_fails_is_quoted(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(programs, "find", lambda name: sys.executable)
     with pytest.raises(TacitError, match="Flower refuses: it rains; mend that"):
         programs.call("flwr", ["-c", "import sys; sys.exit('it rains')"], tmp_path)
+
+
+def test_a_key_that_was_replaced_or_removed_is_no_longer_let_in(
+    folder: HubFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+
+    def call(name: str, arguments: list[str], home: Path) -> str:
+        calls.append(f"{arguments[1]} {Path(arguments[2]).stem}")
+        return f'registered {{"node-id": {len(calls)}}}'
+
+    monkeypatch.setattr(programs, "call", call)
+    folder.home.mkdir()
+    for name in ("north", "south"):
+        control.add(folder, name, public_key(name, tmp_path))
+    control.reconcile(folder)
+    assert sorted(calls) == ["register north", "register south"]
+    assert sorted(folder.nodes().values()) == ["north", "south"]
+    old = {name: str(node) for node, name in folder.nodes().items()}
+    for name in ("north", "south"):
+        folder.keys[name].unlink()
+    control.add(folder, "north", public_key("new", tmp_path))
+    calls.clear()
+    control.reconcile(folder)
+    assert sorted(calls) == sorted([f"unregister {old['north']}", f"unregister {old['south']}", "register north"])
+    assert list(folder.nodes().values()) == ["north"]

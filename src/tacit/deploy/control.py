@@ -17,7 +17,6 @@ from tacit.deploy.folder import CONNECTION, HubFolder
 from tacit.deploy.hub import Sites
 from tacit.deploy.settings import Site
 from tacit.engines import checkpoint
-from tacit.engines.memory import write_durably
 from tacit.errors import TacitError
 
 Say = Callable[[str], None]
@@ -36,8 +35,8 @@ def serving(folder: HubFolder) -> Iterator[programs.Program]:
     apps.write(folder.app, folder.folder)
     with programs.running(folder.superlink(), folder.home, folder.home / "superlink.log") as superlink:
         programs.wait_until_healthy(superlink, folder.address, folder.authority)
-        for name in folder.keys if not hub.insecure else ():
-            register(folder, name)
+        if not hub.insecure:
+            reconcile(folder)
         yield superlink
 
 
@@ -58,7 +57,7 @@ def add(folder: HubFolder, name: str, key: Path) -> bool:
         write_new(folder.folder / "sites" / f"{name}.pub", text.encode(), 0o644)
     running = folder.running()
     if running:
-        register(folder, name)
+        reconcile(folder)
     return running
 
 
@@ -74,14 +73,23 @@ def _public_key(path: Path) -> str:
     return text
 
 
-def register(folder: HubFolder, name: str) -> None:
-    """Have the SuperLink accept a site's key, and remember by which node it will know it."""
-    known = folder.nodes()
-    if name in known.values():
-        return
-    words = ["supernode", "register", str(folder.keys[name]), CONNECTION, "--name", name, "--format", "json"]
-    node = int(_json(programs.call("flwr", words, folder.home))["node-id"])
-    write_durably(folder.home / "nodes.json", json.dumps({**known, node: name}).encode())
+def reconcile(folder: HubFolder) -> None:
+    """Have the SuperLink accept the keys in the hub's folder and no others, and remember which node has which.
+
+    A key that was removed or replaced there is no longer let in.
+    """
+    accepted = folder.accepted()
+    wanted = {name: path.read_text(encoding="utf-8") for name, path in folder.keys.items()}
+    for node, (name, key) in list(accepted.items()):
+        if wanted.get(name) != key:
+            programs.call("flwr", ["supernode", "unregister", str(node), CONNECTION], folder.home)
+            del accepted[node]
+            folder.accept(accepted)
+    for name in wanted.keys() - {name for name, _ in accepted.values()}:
+        words = ["supernode", "register", str(folder.keys[name]), CONNECTION, "--name", name, "--format", "json"]
+        node = int(str(_json(programs.call("flwr", words, folder.home))["node-id"]))
+        accepted[node] = name, wanted[name]
+        folder.accept(accepted)
 
 
 def _json(text: str) -> dict[str, object]:

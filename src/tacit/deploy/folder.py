@@ -10,6 +10,7 @@ runs/          one folder per run
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +19,7 @@ import tomli_w
 
 from tacit.deploy import certificates, programs
 from tacit.deploy.settings import Hub, beside, load, settings_text
+from tacit.engines.memory import write_durably
 from tacit.errors import TacitError
 
 CONNECTION = "hub"  # by this name Flower's programs know the hub
@@ -116,12 +118,21 @@ class HubFolder:
         host = "127.0.0.1" if listen in ("0.0.0.0", "::") else listen
         return f"[{host}]:{self.hub.port}" if ":" in host else f"{host}:{self.hub.port}"
 
-    def nodes(self) -> dict[int, str]:
-        """Which site's key each node has, as far as keys are in use."""
+    def accepted(self) -> dict[int, tuple[str, str]]:
+        """The name and the public key of each node that Flower lets in."""
         file = self.home / "nodes.json"
         if self.hub.insecure or not file.exists():
             return {}
-        return {int(node): str(name) for node, name in json.loads(file.read_text(encoding="utf-8")).items()}
+        told = json.loads(file.read_text(encoding="utf-8"))
+        return {int(node): (str(name), str(key)) for node, (name, key) in told.items()}
+
+    def accept(self, nodes: Mapping[int, tuple[str, str]]) -> None:
+        """Remember these."""
+        write_durably(self.home / "nodes.json", json.dumps(dict(nodes)).encode())
+
+    def nodes(self) -> dict[int, str]:
+        """Which site's key each node has, as far as keys are in use."""
+        return {node: name for node, (name, _) in self.accepted().items()}
 
     def superlink(self) -> list[str]:
         """The command that starts the SuperLink."""
