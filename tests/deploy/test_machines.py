@@ -28,7 +28,7 @@ NAMES = ["north", "south", "east"]
 METHODS: dict[str, dict[str, Any]] = {
     "fedavg": {"labels": "client"},
     "fedmatch": {"labels": "client"},
-    "fedseal": {"labels": "server"},
+    "fedseal": {"labels": "server", "validation": 12},
 }
 
 
@@ -91,8 +91,8 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
         assert made.gone(), made.processes()
 
 
-def settings(folder: Path, method: dict[str, Any], labels: str, **more: Any) -> dict[str, Any]:
-    data = {"name": str(folder / "data.npz"), "labels": labels, "per_class": 4, "clients": 3}
+def settings(folder: Path, method: dict[str, Any], labels: str, validation: int = 0, **more: Any) -> dict[str, Any]:
+    data = {"name": str(folder / "data.npz"), "labels": labels, "per_class": 4, "clients": 3, "validation": validation}
     return {
         "rounds": 2,
         "method": method,
