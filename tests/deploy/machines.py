@@ -13,7 +13,7 @@ from uuid import uuid4
 
 ROOT = Path(__file__).parents[2]
 MARK = "TACIT_TEST_MACHINES"
-PATIENCE = 240.0  # seconds until a test gives up; a busy machine is not a failure
+PATIENCE = 600.0  # seconds until a test gives up; a run of two rounds took 240 on a busy machine
 
 
 def free_port() -> int:
