@@ -48,6 +48,7 @@ MAY_IMPORT = {
     "look": "config data errors prepare random report",
     "bench": "bench catalog compare config data engines.checkpoint errors experiment nets report",
     "bench_cli": ANYTHING,
+    "hub_cli": ANYTHING,
     "site_cli": ANYTHING,
     "cli": ANYTHING,
     "__init__": ANYTHING,

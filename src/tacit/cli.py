@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tacit import bench_cli, site_cli
+from tacit import bench_cli, hub_cli, site_cli
 from tacit.errors import TacitError, unknown
 
 app = typer.Typer(
@@ -22,6 +22,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(bench_cli.app, name="bench")
+app.add_typer(hub_cli.app, name="hub")
 app.add_typer(site_cli.app, name="site")
 KINDS = ("methods", "objectives", "datasets", "nets", "partitions", "splits")
 

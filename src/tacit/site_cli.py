@@ -149,3 +149,16 @@ def _bytes(size: int) -> str:
         if size >= scale:
             return f"{size / scale:,.1f} {unit}"
     return f"{size} bytes"
+
+
+@app.command()
+def join(
+    address: Annotated[str, typer.Argument(help="The hub's, such as 192.0.2.7:8443.")],
+    site: Annotated[Path, typer.Option(help="The file site.toml, or its folder.")] = Path("site.toml"),
+) -> None:
+    """Take part in the hub's runs until Ctrl-C; the data stays on this machine."""
+    from tacit.deploy import programs
+    from tacit.deploy.join import join as take_part
+
+    with programs.ending_in_order():
+        take_part(site / "site.toml" if site.is_dir() else site, address, lambda text: _say(text, Console()))

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from tacit.catalog import settings
 from tacit.cli import app
 from tacit.deploy import setup
-from tacit.deploy.settings import Hub, Site, load
+from tacit.deploy.settings import Hub, Site, load, settings_text
 from tacit.errors import TacitError
 
 
@@ -26,7 +26,7 @@ def test_the_file_says_what_every_setting_means_and_reads_back(tmp_path: Path) -
 
 
 def test_what_is_not_given_is_there_as_a_comment_with_its_default(tmp_path: Path) -> None:
-    text = setup.settings_text({"name": "alpha"})
+    text = settings_text(Site, {"name": "alpha"}, "A site.")
     assert tomllib.loads(text) == {"name": "alpha"}
     assert "\n# port = 9094\n" in text
 

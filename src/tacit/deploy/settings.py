@@ -1,13 +1,15 @@
 """What a site and a hub are set up with: `site.toml` and `hub.toml`, and the paths in them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
+import tomli_w
 from pydantic import Field
 
 from tacit import config as configs
-from tacit.catalog import check
+from tacit.catalog import Setting, check, settings
 
 Port = Annotated[int, Field(ge=1, le=65535)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
@@ -33,6 +35,7 @@ class Hub:
 
     host: str = "127.0.0.1"  # address that sites reach this machine at
     port: Port = 8443  # one for everything
+    listen: str | None = None  # address to listen at, such as 0.0.0.0; the host's when not given
     sites: list[Name] | None = None  # names that may take part; the first to join when not given
     insecure: bool = False  # no encryption and no keys: for trials on one machine
     join_seconds: Annotated[float, Field(gt=0)] = 600.0  # to wait for the sites before the first round
@@ -45,6 +48,19 @@ Kind = TypeVar("Kind", Site, Hub)
 def load(kind: type[Kind], path: Path) -> Kind:
     """The settings in a file."""
     return kind(**check(kind, configs.read(path), ""))
+
+
+def settings_text(kind: type, given: Mapping[str, Any], head: str) -> str:
+    """A settings file with these values; what is not given stands there as a comment, with its default."""
+    return f"# {head} Paths are relative to the folder of this file.\n\n" + "\n".join(
+        _entry(setting, given) for setting in settings(kind)
+    )
+
+
+def _entry(setting: Setting, given: Mapping[str, Any]) -> str:
+    value = given.get(setting.name, setting.default)
+    line = tomli_w.dumps({setting.name: "…" if value is None else value})
+    return f"# {setting.comment}\n{line if setting.name in given else f'# {line}'}"
 
 
 def beside(path: Path, name: str) -> Path:

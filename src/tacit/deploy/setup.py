@@ -5,10 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import tomli_w
-
-from tacit.catalog import Setting, check, settings
-from tacit.deploy.settings import Site
+from tacit.catalog import check
+from tacit.deploy.settings import Site, settings_text
 from tacit.errors import TacitError
 
 FILE = "site.toml"
@@ -37,20 +35,8 @@ def create(folder: Path, name: str, data: Path | None, *, insecure: bool = False
     if not insecure:
         private, public = key_pair(f"{name}@tacit")
         files = {f"{name}.key": (private, 0o600), f"{name}.key.pub": (public, 0o644)}
-    _write(folder, files | {FILE: (settings_text(given).encode(), 0o644)})
+    _write(folder, files | {FILE: (settings_text(Site, given, "A site of a federation.").encode(), 0o644)})
     return Written(folder / FILE, None if insecure else folder / f"{name}.key.pub")
-
-
-def settings_text(given: dict[str, Any]) -> str:
-    """A `site.toml` with these values; what is not given stands there as a comment, with its default."""
-    head = "# A site of a federation. Paths are relative to the folder of this file.\n\n"
-    return head + "\n".join(_entry(setting, given) for setting in settings(Site))
-
-
-def _entry(setting: Setting, given: dict[str, Any]) -> str:
-    value = given.get(setting.name, setting.default)
-    line = tomli_w.dumps({setting.name: "…" if value is None else value})
-    return f"# {setting.comment}\n{line if setting.name in given else f'# {line}'}"
 
 
 def key_pair(comment: str) -> tuple[bytes, bytes]:

@@ -196,13 +196,27 @@ def _lost(answer: Message) -> str:
 class Roster:
     """Which node is which client: nodes are asked for their names once, when they are first seen."""
 
-    def __init__(self, post: Post, about: About, clients: Mapping[str, int], patience: float | None = None) -> None:
+    def __init__(
+        self,
+        post: Post,
+        about: About,
+        clients: Mapping[str, int],
+        patience: float | None = None,
+        owners: Mapping[int, str] | None = None,
+    ) -> None:
         """`clients` numbers the names that are expected; `about` goes to every node with every message.
 
-        `patience` is how many seconds a node may take to say who it is.
+        `patience` is how many seconds a node may take to say who it is. Where nodes have keys, `owners` are the names
+        that these belong to, and a node that gives itself another is refused.
         """
         self.post, self.about, self._clients, self._patience = post, about, clients, patience
+        self._owners = owners
         self._seen: dict[int, Place] = {}  # by node
+        self.failures: dict[int, str] = {}  # nodes that could not say who they are, and why
+
+    def expect(self, clients: Mapping[str, int]) -> None:
+        """Number the names anew, once it is known who takes part."""
+        self._clients = clients
 
     def nodes(self, wanted: Mapping[int, object]) -> dict[int, int | str]:
         """The node of each client that is wanted, or why there is none."""
@@ -222,8 +236,18 @@ class Roster:
         for node, answer in self.post.ask(strangers, self._patience).items():
             if answer is not None and not answer.has_error():
                 said: Any = answer.content["place"]
-                self._seen[node] = Place(**said)
+                self._seen[node] = self._vouched(node, Place(**said))
+                self.failures.pop(node, None)
+            else:
+                self.failures[node] = "did not answer in time" if answer is None else _lost(answer)
         return {node: place for node, place in self._seen.items() if node in there}
+
+    def _vouched(self, node: int, place: Place) -> Place:
+        owner = place.name if self._owners is None else self._owners.get(node)
+        if owner == place.name:
+            return place
+        whose = f"the key of {owner}" if owner else "a key that nobody was given"
+        return Place(owner or f"node {node}", f"it calls itself {place.name} and has {whose}")
 
 
 def server_app(main: Callable[[Post, Mapping[str, Any]], None]) -> ServerApp:

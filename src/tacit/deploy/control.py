@@ -1,0 +1,204 @@
+"""What a person does with a hub: start it, add a site, play a run, look how it stands."""
+
+import fcntl
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tacit import config as configs
+from tacit.catalog import check
+from tacit.deploy import apps, programs
+from tacit.deploy.certificates import write_new
+from tacit.deploy.folder import CONNECTION, HubFolder
+from tacit.deploy.hub import Sites
+from tacit.deploy.settings import Site
+from tacit.engines import checkpoint
+from tacit.errors import TacitError
+
+Say = Callable[[str], None]
+
+
+@contextmanager
+def serving(folder: HubFolder) -> Iterator[programs.Program]:
+    """The hub while the block runs: its SuperLink answers, and knows the key of every site."""
+    hub = folder.hub
+    if not programs.free(hub.listen or hub.host, hub.port):
+        raise TacitError(
+            f"port {hub.port} of {hub.listen or hub.host} can not be used: stop what uses it, "
+            f"or set another host, listen or port in {folder.file}"
+        )
+    folder.connect()
+    apps.write(folder.app, folder.folder)
+    with programs.running(folder.superlink(), folder.home, folder.home / "superlink.log") as superlink:
+        programs.wait_until_healthy(superlink, folder.address, folder.authority)
+        if not hub.insecure:
+            reconcile(folder)
+        yield superlink
+
+
+def add(folder: HubFolder, name: str, key: Path) -> bool:
+    """Let a site join by its public key; whether the hub, since it runs, knows already."""
+    check(Site, {"name": name}, "site")
+    text = _public_key(key)
+    if folder.hub.insecure:
+        raise TacitError(f"this hub has no keys: any site may join, since {folder.file} says insecure")
+    same = [
+        other for other, path in folder.keys.items() if path.read_text(encoding="utf-8").split()[1] == text.split()[1]
+    ]
+    if same and same != [name]:
+        raise TacitError(f"this is the key of {same[0]}: each site has its own, made by `tacit site init`")
+    if name in folder.keys and not same:
+        raise TacitError(f"{name} has another key already: remove {folder.keys[name]} if it is to be replaced")
+    if not same:
+        write_new(folder.folder / "sites" / f"{name}.pub", text.encode(), 0o644)
+    running = folder.running()
+    if running:
+        reconcile(folder)
+    return running
+
+
+def _public_key(path: Path) -> str:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TacitError(f"can not read {path}: give the file that ends in .pub, made by `tacit site init`") from error
+    if not re.fullmatch(r"ecdsa-sha2-nistp\d+ [A-Za-z0-9+/=]+( .*)?\s*", text):
+        raise TacitError(
+            f"{path} is no public key of a site: give the file that ends in .pub, made by `tacit site init`"
+        )
+    return text
+
+
+def reconcile(folder: HubFolder) -> None:
+    """Have the SuperLink accept the keys in the hub's folder and no others, and remember which node has which.
+
+    A key that was removed or replaced there is no longer let in.
+    """
+    accepted = folder.accepted()
+    wanted = {name: path.read_text(encoding="utf-8") for name, path in folder.keys.items()}
+    for node, (name, key) in list(accepted.items()):
+        if wanted.get(name) != key:
+            programs.call("flwr", ["supernode", "unregister", str(node), CONNECTION], folder.home)
+            del accepted[node]
+            folder.accept(accepted)
+    for name in wanted.keys() - {name for name, _ in accepted.values()}:
+        words = ["supernode", "register", str(folder.keys[name]), CONNECTION, "--name", name, "--format", "json"]
+        node = int(str(_json(programs.call("flwr", words, folder.home))["node-id"]))
+        accepted[node] = name, wanted[name]
+        folder.accept(accepted)
+
+
+def _json(text: str) -> dict[str, object]:
+    """The JSON at the end of what one of Flower's programs says; it may say other things first."""
+    found: dict[str, object] = json.loads(text[text.index("{") :])
+    return found
+
+
+def play(folder: HubFolder, run: Path, say: Say) -> None:
+    """Have the hub play a run, and pass on what it says until it is over; stopping this stops the run."""
+    folder.need_running()
+    run = run.absolute()
+    apps.write(folder.app, folder.folder)
+    (run / "error.txt").unlink(missing_ok=True)
+    told = _length(run / "progress.log")
+    settings = f'hub="{folder.folder}" run="{run}"'
+    words = [programs.find("flwr"), "run", str(folder.app), CONNECTION, "--stream", "--run-config", settings]
+    with programs.running(words, folder.home, run / "flower.log") as stream:
+        try:
+            while stream.ended() is None:
+                told = _pass_on(run / "progress.log", told, say)
+                time.sleep(0.2)
+        except KeyboardInterrupt:
+            _stop(folder, stream.said())
+            raise
+        _pass_on(run / "progress.log", told, say)
+        _judge(run, stream)
+
+
+def _length(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _pass_on(path: Path, told: int, say: Say) -> int:
+    """Say the whole lines that a file has beyond a place in it; the new place."""
+    if not path.exists():
+        return told
+    with path.open("rb") as file:
+        file.seek(told)
+        lines = file.read().rpartition(b"\n")[0]
+    for line in lines.decode().splitlines():
+        say(line)
+    return told + len(lines) + 1 if lines else told
+
+
+def _stop(folder: HubFolder, said: str) -> None:
+    if found := re.search(r"started run (\d+)", said):
+        programs.call("flwr", ["stop", found.group(1), CONNECTION], folder.home)
+
+
+def _judge(run: Path, stream: programs.Program) -> None:
+    """Say why a run did not come to its end."""
+    if (run / "error.txt").exists():
+        reason = (run / "error.txt").read_text(encoding="utf-8")
+        raise TacitError(f"{reason}; go on with `tacit hub resume {run.name}`" if "resume" in reason else reason)
+    standing = stand(run)
+    if standing.done < standing.rounds:
+        raise TacitError(
+            f"the run ended after round {standing.done} of {standing.rounds} ({programs.last_words(stream.said())}): "
+            f"see {stream.log}, then go on with `tacit hub resume {run.name}`"
+        )
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far a run is."""
+
+    name: str
+    done: int
+    rounds: int
+    playing: bool
+    sites: list[str]  # none before the first round
+
+
+def stand(run: Path) -> Standing:
+    """How far the run in a folder is."""
+    rounds = int(configs.read(run / "config.toml").get("rounds", 0))
+    sites = Sites.read(run)
+    done = checkpoint.finished_rounds(run / "checkpoint")
+    return Standing(run.name, done, rounds, _locked(run), sites.names if sites else [])
+
+
+def runs(folder: HubFolder) -> list[Standing]:
+    """All runs of a hub, the last one that was started first."""
+    found = sorted(folder.runs.glob("*/config.toml"), key=lambda path: path.stat().st_mtime, reverse=True)
+    return [stand(path.parent) for path in found]
+
+
+def find_run(folder: HubFolder, name: str) -> Path:
+    """A run by its name, or by its folder."""
+    for run in (folder.runs / name, Path(name)):
+        if (run / "config.toml").exists():
+            return run.absolute()
+    known = ", ".join(standing.name for standing in runs(folder)[:5])
+    raise TacitError(f"there is no run {name} in {folder.runs}: {f'there are {known}' if known else 'start one first'}")
+
+
+def _locked(run: Path) -> bool:
+    with (run / "config.toml").open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+    return False
+
+
+def connected(folder: HubFolder) -> dict[str, str]:
+    """What Flower says of each node, such as online, by the name of its site where that is known."""
+    told = _json(programs.call("flwr", ["supernode", "list", CONNECTION, "--format", "json"], folder.home))
+    names, nodes = folder.nodes(), told["nodes"]
+    assert isinstance(nodes, list)
+    return {names.get(int(node["node-id"]), f"node {node['node-id']}"): str(node["status"]) for node in nodes}

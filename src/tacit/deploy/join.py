@@ -1,0 +1,96 @@
+"""A site takes part: Flower's SuperNode for it, and in plain words what that meets."""
+
+import re
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tacit.deploy import programs
+from tacit.deploy.settings import Site, beside, load
+from tacit.errors import TacitError
+
+Say = Callable[[str], None]
+
+# What the SuperNode says when it is not let in, what that means, and what to do.
+REASONS = {
+    "[code: 2004]": "the hub does not know this site's key: have it added there with `tacit hub add {name} KEY.pub`",
+    "[code: 2001]": "the hub asks for a key and site.toml names none: mend it as `tacit site init` does",
+    "CERTIFICATE_VERIFY_FAILED": "the hub at {address} is not the one that {certificate} is of: get ca.crt from it",
+}
+MARKS = {
+    "SuperNode ID": "joined as {name}; waiting for work (Ctrl-C to leave)",
+    "Connection successful after": "the hub is back",
+}
+
+
+def command(path: Path, site: Site, address: str) -> list[str]:
+    """The command that starts a site's SuperNode."""
+    options: dict[str, object] = {"superlink": address, "port": site.port, "insecure": site.certificate is None}
+    for option, name in (("root-certificates", site.certificate), ("auth-supernode-private-key", site.key)):
+        if name is not None:
+            options[option] = _there(path, name)
+    options["node-config"] = f'site="{path.absolute()}"'
+    return [programs.find("flower-supernode"), *programs.arguments(options)]
+
+
+def _there(path: Path, name: str) -> Path:
+    found = beside(path, name)
+    if not found.exists():
+        raise TacitError(f"there is no {found}, which {path} names: get it from the hub, or mend {path}")
+    return found
+
+
+def join(path: Path, address: str, say: Say) -> None:
+    """Take part until interrupted; a refusal is said in one sentence."""
+    site = load(Site, path)
+    host, port = _address(address)
+    words = command(path, site, address)
+    if not programs.free("127.0.0.1", site.port):
+        raise TacitError(f"port {site.port} is in use on this machine: set another port in {path}")
+    if not _answers(host, port):
+        say(f"nothing answers at {address} yet; waiting for the hub")
+    home = path.absolute().parent / "flower"
+    with programs.running(words, home, home / "join.log") as node:
+        told = 0
+        while node.ended() is None:
+            told = _pass_on(node.said(), told, site, say)
+            time.sleep(0.3)
+        raise TacitError(refusal(node.said(), site, address, node.log))
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise TacitError(f"'{text}' is not the address of a hub: give host and port, such as 192.0.2.7:8443")
+    return host.strip("[]"), int(port)
+
+
+def _answers(host: str, port: int) -> bool:
+    try:
+        with socket.create_connection((host, port), timeout=5):
+            return True
+    except socket.gaierror as error:
+        raise TacitError(f"there is no host {host}: check the address that the hub gave you") from error
+    except OSError:
+        return False
+
+
+def _pass_on(said: str, told: int, site: Site, say: Say) -> int:
+    """Say what a person wants to know of the whole lines that are new; how many characters are told now."""
+    whole = said.rfind("\n") + 1
+    for line in said[told:whole].splitlines():
+        if found := re.search(r"Receiving: (train|query) message", line):
+            say("training for a round" if found.group(1) == "train" else "telling the hub who this is")
+        for mark, words in MARKS.items():
+            if mark in line:
+                say(words.format(name=site.name))
+    return max(told, whole)
+
+
+def refusal(said: str, site: Site, address: str, log: Path) -> str:
+    """Why a SuperNode ended by itself."""
+    for mark, words in REASONS.items():
+        if mark in said:
+            return words.format(name=site.name, address=address, certificate=site.certificate)
+    return f"Flower's SuperNode ended: {programs.last_words(said, 2)}; see {log}"

@@ -1,0 +1,296 @@
+"""A hub without its processes: certificates, keys, who is waited for, and mistakes in one sentence."""
+
+import json
+import os
+import re
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install tacit[flower]")
+
+from tacit import config as configs
+from tacit.deploy import apps, control, hub, join, programs, setup
+from tacit.deploy.certificates import create
+from tacit.deploy.folder import HubFolder
+from tacit.deploy.settings import Hub, Site
+from tacit.engines.flower import Place, Roster
+from tacit.errors import TacitError
+from tests.engines.farm import eventually, processes, write_images
+
+pytestmark = pytest.mark.flower
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> HubFolder:
+    return HubFolder.create(tmp_path / "hub", Hub())
+
+
+def public_key(name: str, place: Path) -> Path:
+    path = place / f"{name}.pub"
+    path.write_bytes(setup.key_pair(name)[1])
+    return path
+
+
+def shake_hands(folder: HubFolder, authority: Path, host: str) -> None:
+    """A TLS handshake with the hub's certificate, as a client that trusts an authority and expects a host."""
+    ours, theirs = socket.socketpair()
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(folder.certificate, folder.key)
+
+    def serve() -> None:
+        try:
+            server.wrap_socket(theirs, server_side=True).close()
+        except OSError:
+            theirs.close()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        ssl.create_default_context(cafile=str(authority)).wrap_socket(ours, server_hostname=host).close()
+    finally:
+        ours.close()
+        thread.join()
+
+
+def test_the_certificate_is_good_for_the_host_and_for_this_machine(tmp_path: Path) -> None:
+    made = HubFolder.create(tmp_path / "hub", Hub(host="hub.example.org"))
+    for host in ("hub.example.org", "127.0.0.1", "localhost"):
+        shake_hands(made, made.authority_file, host)
+    with pytest.raises(ssl.SSLCertVerificationError):
+        shake_hands(made, made.authority_file, "elsewhere.example.org")
+
+
+def test_another_hubs_authority_does_not_vouch_for_it(folder: HubFolder, tmp_path: Path) -> None:
+    other = HubFolder.create(tmp_path / "other", Hub())
+    with pytest.raises(ssl.SSLCertVerificationError):
+        shake_hands(folder, other.authority_file, "127.0.0.1")
+
+
+def test_the_key_is_for_its_owner_alone_and_never_overwritten(folder: HubFolder) -> None:
+    before = folder.key.read_bytes()
+    assert folder.key.stat().st_mode & 0o077 == 0
+    with pytest.raises(TacitError, match="is there already"):
+        create("127.0.0.1", folder.authority_file, folder.certificate, folder.key)
+    with pytest.raises(TacitError, match="is there already"):
+        HubFolder.create(folder.folder, Hub())
+    assert folder.key.read_bytes() == before
+
+
+def test_a_hub_that_is_not_there_or_has_lost_its_key_is_refused(folder: HubFolder, tmp_path: Path) -> None:
+    with pytest.raises(TacitError, match="there is no hub in .*tacit hub init"):
+        HubFolder.open(tmp_path)
+    folder.key.unlink()
+    with pytest.raises(TacitError, match="server.key is missing"):
+        HubFolder.open(folder.folder)
+
+
+def test_each_site_has_a_key_of_its_own(folder: HubFolder, tmp_path: Path) -> None:
+    key = public_key("north", tmp_path)
+    assert control.add(folder, "north", key) is False  # the hub does not run
+    assert control.add(folder, "north", key) is False  # a second time is no harm
+    assert folder.sites == ["north"]
+    with pytest.raises(TacitError, match="this is the key of north"):
+        control.add(folder, "south", key)
+    with pytest.raises(TacitError, match="north has another key already"):
+        control.add(folder, "north", public_key("again", tmp_path))
+    with pytest.raises(TacitError, match="is no public key of a site"):
+        control.add(folder, "south", folder.authority_file)
+    with pytest.raises(TacitError, match="site.name"):
+        control.add(folder, "../south", public_key("south", tmp_path))
+
+
+def test_a_port_that_is_taken_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        made = HubFolder.create(tmp_path / "hub", Hub(port=taken.getsockname()[1], insecure=True))
+        with pytest.raises(TacitError, match="can not be used: stop what uses it, or set another"):
+            control.serving(made).__enter__()
+
+
+def test_a_run_that_is_not_there_is_refused(folder: HubFolder) -> None:
+    with pytest.raises(TacitError, match="there is no run nothing in .*: start one first"):
+        control.find_run(folder, "nothing")
+
+
+def test_a_run_needs_a_client_per_site(folder: HubFolder, tmp_path: Path) -> None:
+    for name in ("north", "south"):
+        control.add(folder, name, public_key(name, tmp_path))
+    config = tmp_path / "run.toml"
+    data: dict[str, Any] = {"name": str(write_images(tmp_path / "data.npz")), "labels": "client", "per_class": 2}
+    config.write_text(tomli_w.dumps({"data": data}))
+    assert hub.load(folder, config, {}).data.clients == 2
+    config.write_text(tomli_w.dumps({"data": data | {"clients": 5}}))
+    with pytest.raises(TacitError, match=re.escape("has 5 clients and the hub 2 sites (north, south)")):
+        hub.load(folder, config, {})
+
+
+@dataclass
+class Visitors:
+    """A roster to which places come one look after the other."""
+
+    looks: list[list[Place]]
+    failures: dict[int, str] = field(default_factory=dict)
+
+    def places(self) -> dict[int, Place]:
+        now = self.looks.pop(0) if self.looks[1:] else self.looks[0]
+        return dict(enumerate(now))
+
+
+def gathered(looks: list[list[Place]], expected: list[str] | None, **engine: Any) -> tuple[list[str], list[str]]:
+    said: list[str] = []
+    config = configs.make({"data": {"clients": 2}, "engine": engine})
+    roster: Any = Visitors(looks)
+    return hub.gather(roster, expected, config, 0.05, said.append), said
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "LOOK", 0.01)
+
+
+@pytest.mark.usefixtures("quick")
+def test_sites_are_numbered_by_their_names() -> None:
+    names, said = gathered([[], [Place("b")], [Place("b"), Place("a")]], ["b", "a"])
+    assert names == ["a", "b"]
+    assert said[0] == "0 of 2 sites have joined: b, a missing"
+    assert said[-1] == "2 sites have joined: a, b"
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_known_site_may_come_later_but_not_all_of_them() -> None:
+    assert gathered([[Place("b")]], ["a", "b"])[0] == ["a", "b"]
+    with pytest.raises(TacitError, match="1 of 2 sites have joined: a missing after .* then resume"):
+        gathered([[Place("b")]], ["a", "b"], min_clients=2)
+
+
+@pytest.mark.usefixtures("quick")
+def test_when_any_may_come_all_must_be_there_and_able() -> None:
+    assert gathered([[Place("z"), Place("y")]], None)[0] == ["y", "z"]
+    with pytest.raises(TacitError, match=re.escape("1 of 2 sites have joined (z)")):
+        gathered([[Place("z"), Place("y", "no samples")]], None)
+
+
+def test_a_node_that_calls_itself_by_anothers_name_is_refused() -> None:
+    post: Any = None
+    roster = Roster(post, {}, {}, owners={1: "north"})
+    assert roster._vouched(1, Place("north")) == Place("north")
+    assert roster._vouched(1, Place("south")) == Place("north", "it calls itself south and has the key of north")
+    assert "a key that nobody was given" in roster._vouched(2, Place("north")).refusal
+
+
+def test_sites_are_fixed_with_the_run(tmp_path: Path) -> None:
+    assert hub.Sites.read(tmp_path) is None
+    hub.Sites("id", ["a", "b"]).write(tmp_path)
+    assert hub.Sites.read(tmp_path) == hub.Sites("id", ["a", "b"])
+    assert json.loads((tmp_path / "sites.json").read_text())["names"] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    "said, reason",
+    [
+        ("…\n[code: 2004] Public key not recognized\n", "does not know this site's key"),
+        ("…\n[code: 2001] Missing\n", "asks for a key"),
+        ("ssl: CERTIFICATE_VERIFY_FAILED\n", "is not the one that ca.crt is of"),
+        ("\x1b[91mERROR\x1b[0m: it rains\n", "SuperNode ended: ERROR: it rains"),
+    ],
+)
+def test_refusals_are_said_in_plain_words(said: str, reason: str) -> None:
+    site = Site("north", certificate="ca.crt", key="north.key")
+    assert reason in join.refusal(said, site, "192.0.2.7:8443", Path("join.log"))
+
+
+@pytest.mark.parametrize("address", ["hub", "hub:", ":8443", "hub:99999", "hub:x"])
+def test_an_address_without_host_or_port_is_refused(address: str) -> None:
+    with pytest.raises(TacitError, match="is not the address of a hub"):
+        join._address(address)
+
+
+def test_the_app_names_its_hub(tmp_path: Path, folder: HubFolder) -> None:
+    place = apps.write(tmp_path / "app", folder.folder)
+    assert configs.read(place / "pyproject.toml")["tool"]["flwr"]["app"]["config"]["hub"] == str(folder.folder)
+
+
+SLEEPERS = "import subprocess, time; subprocess.Popen(['sleep', '77.5'], start_new_session=True); time.sleep(60)"
+
+
+def sleeping(among: Iterable[int]) -> set[int]:
+    return set(among) & {process.pid for process in processes()}
+
+
+def below(pid: int) -> set[int]:
+    found, table = {pid}, list(processes())
+    while more := {each.pid for each in table if each.parent in found} - found:
+        found |= more
+    return found
+
+
+@pytest.mark.parametrize("end", ["stop", "the starter is killed", "the program is killed"])
+def test_nothing_stays_behind_however_it_ends(end: str, tmp_path: Path) -> None:
+    """A program starts another in a session of its own, as Flower's do."""
+    starter = f"""
+import sys, time
+from pathlib import Path
+from tacit.deploy.programs import Program
+program = Program([sys.executable, "-c", {SLEEPERS!r}], Path({str(tmp_path)!r}), Path({str(tmp_path / "log")!r}))
+print(program.group, flush=True)
+sys.stdin.read()
+program.stop()
+"""
+    with subprocess.Popen([sys.executable, "-c", starter], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        assert process.stdin
+        group = int(process.stdout.readline())
+        assert eventually(lambda: len(below(group)) == 3)
+        all_of_it = below(group)
+        if end == "stop":
+            process.stdin.close()
+        elif end == "the starter is killed":
+            process.kill()
+        else:
+            os.kill(min(all_of_it - {group}), signal.SIGKILL)
+        assert eventually(lambda: not sleeping(all_of_it))
+        process.kill()
+
+
+def test_a_program_that_fails_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programs, "find", lambda name: sys.executable)
+    with pytest.raises(TacitError, match="Flower refuses: it rains; mend that"):
+        programs.call("flwr", ["-c", "import sys; sys.exit('it rains')"], tmp_path)
+
+
+def test_a_key_that_was_replaced_or_removed_is_no_longer_let_in(
+    folder: HubFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+
+    def call(name: str, arguments: list[str], home: Path) -> str:
+        calls.append(f"{arguments[1]} {Path(arguments[2]).stem}")
+        return f'registered {{"node-id": {len(calls)}}}'
+
+    monkeypatch.setattr(programs, "call", call)
+    folder.home.mkdir()
+    for name in ("north", "south"):
+        control.add(folder, name, public_key(name, tmp_path))
+    control.reconcile(folder)
+    assert sorted(calls) == ["register north", "register south"]
+    assert sorted(folder.nodes().values()) == ["north", "south"]
+    old = {name: str(node) for node, name in folder.nodes().items()}
+    for name in ("north", "south"):
+        folder.keys[name].unlink()
+    control.add(folder, "north", public_key("new", tmp_path))
+    calls.clear()
+    control.reconcile(folder)
+    assert sorted(calls) == sorted([f"unregister {old['north']}", f"unregister {old['south']}", "register north"])
+    assert list(folder.nodes().values()) == ["north"]
