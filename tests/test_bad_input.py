@@ -139,6 +139,15 @@ COMMANDS = [
     ["bench", "run", "fedseal-table4", "--column", "nowhere"],
     ["bench", "run", "fedseal-table4", "--seeds", "x"],
     ["bench", "keep", "nothing"],
+    ["bench", "show", "fedseal-table4-quick"],
+    ["bench", "table", "fedsiam-table5"],
+    ["show", "fixmatch"],
+    ["show", "fedmatch+uda"],
+    ["run", "--method", "examples/fedavgm.py"],
+    ["report", "images.npz", "--format", "pdf"],
+    ["site", "check"],
+    ["site", "init", "s", "--name", "a b"],
+    ["hub", "status"],
     ["bench", "docs", "missing.md"],
 ]
 GOOD = ["--data", "images.npz", "--labels", "client", "--per-class", "2", "--clients", "3", "--net", "linear"]

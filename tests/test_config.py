@@ -434,7 +434,7 @@ def test_running_the_written_config_gives_the_same_bits(tmp_path: Path) -> None:
     "make_bad, says",
     [
         (lambda path: None, "there is no file"),
-        (lambda path: path.mkdir(), "can not read"),
+        (lambda path: path.mkdir(), "is a folder: give the path of a TOML config"),
         (lambda path: path.write_bytes(b"\xff\xfe"), "can not read"),
         (lambda path: path.write_text("rounds ="), "is not valid TOML"),
         (lambda path: path.write_text("[train]\nlr = 1\n[train]\n"), "is not valid TOML"),

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
 from io import StringIO
+from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -30,6 +31,10 @@ _PARTS = {
     "method": ("needs", "start", "send", "client_update", "merge", "model"),
     "objective": ("labels_only", "visit"),
 }
+
+
+# Where pydantic's own words are not for people.
+_REASONS = {"string_pattern_mismatch": "it should have letters, digits, '.', '_' and '-' only"}
 
 
 @dataclass(frozen=True)
@@ -79,13 +84,17 @@ def build_method(name: str, values: Mapping[str, Any], objective: Mapping[str, A
     kind = _find("method", first, methods())
     composes = any(item.name == "objective" for item in fields(kind))
     if (plus or objective) and not composes:
-        raise TacitError(f"{first} brings its own objective: use it without '+{second or 'objective settings'}'")
+        raise _brings_its_own(first, second)
     settings = check(kind, with_preset(kind, values), "method", hidden=["objective"])
     if composes:
         chosen = _find("objective", second, OBJECTIVES) if plus else _default_objective(first, kind)
         settings["objective"] = chosen(**_complete(chosen, check(chosen, objective, "objective"), "objective"))
     method: Method[Any, Any, Any, Any] = kind(**_complete(kind, settings, "method"))
     return method
+
+
+def _brings_its_own(method: str, objective: str) -> TacitError:
+    return TacitError(f"{method} brings its own objective: use it without '+{objective or 'objective settings'}'")
 
 
 def with_preset(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -105,8 +114,12 @@ def with_preset(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
 def method_kinds(name: str) -> tuple[type, type | None]:
     """The class of a method and of the objective it is composed with, if any."""
     first, plus, second = name.partition("+")
+    if first in OBJECTIVES:
+        raise TacitError(f"'{first}' is an objective: write fedavg+{first}, or another method with it")
     kind = _find("method", first, methods())
     if not any(item.name == "objective" for item in fields(kind)):
+        if plus:
+            raise _brings_its_own(first, second)
         return kind, None
     return kind, _find("objective", second, OBJECTIVES) if plus else _default_objective(first, kind)
 
@@ -128,6 +141,8 @@ def _complete(kind: type, values: dict[str, Any], path: str) -> dict[str, Any]:
 
 def _find(what: str, name: str, known: Mapping[str, type]) -> Any:
     if ":" not in name:
+        if name.endswith(".py"):
+            raise TacitError(f"'{name}' is a file: run this where it lies, and write {Path(name).stem}:ItsClass")
         if name not in known:
             raise unknown(what, name, known)
         return known[name]
@@ -151,7 +166,9 @@ def check(kind: type, values: Mapping[str, Any], path: str, hidden: Iterable[str
         try:
             checked[name] = TypeAdapter(hints[name]).validate_python(value)
         except ValidationError as error:
-            reason = "; ".join(dict.fromkeys(problem["msg"] for problem in error.errors()))
+            reason = "; ".join(
+                dict.fromkeys(_REASONS.get(problem["type"], problem["msg"]) for problem in error.errors())
+            )
             reason = reason.replace("Input should", "it should")
             raise TacitError(f"{where} = {value!r} is not possible: {reason}") from error
         number = isinstance(checked[name], (int, float)) and not isinstance(checked[name], bool)

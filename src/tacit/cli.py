@@ -193,7 +193,7 @@ def compare(
     ],
     seeds: Annotated[str, typer.Option(help="Comma-separated seeds.")] = "0",
     set: Set = None,
-    out: Out = None,
+    out: Annotated[Path | None, typer.Option(help="For the runs; runs/compare-CONFIG when not given.")] = None,
     quiet: Quiet = False,
 ) -> None:
     """Run several methods over several seeds on the same config; what is finished already is not run again."""
@@ -219,11 +219,14 @@ def report(
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The page.")] = Path("report.html"),
     plots: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Also every plot as a file, in here.")] = None,
-    format: Annotated[str, typer.Option(help="Of these files: png, svg or pdf.")] = "png",
+    format: Annotated[str | None, typer.Option(help="Of these files: png, svg or pdf.")] = None,
 ) -> None:
     """One self-contained HTML page about one or more runs."""
     from tacit.report import page, pictures, read
 
+    if format and not plots:
+        raise TacitError("--format is that of the plots: give --plots FOLDER too")
+    format = format or "png"
     pictures.check(format)
     loaded = {folder: read.load_all(folder) for folder in folders}
     again = [read.noted_command(folder) or page.commands(runs) for folder, runs in loaded.items()]

@@ -199,7 +199,8 @@ def from_options(options: Mapping[str, Any], base: Mapping[str, Any] | None = No
             continue
         path = OPTIONS.get(name, name)
         if "." not in path and path not in {item.name for item in fields(Config)}:
-            raise unknown("option", name, [*OPTIONS, *(item.name for item in fields(Config))])
+            remedy = "write section.name, such as train.lr or method.mu; docs/reference has all settings"
+            raise unknown("option", name, [*OPTIONS, *(item.name for item in fields(Config))], remedy)
         *section, last = path.split(".", 1)
         place = tree.setdefault(section[0], {}) if section else tree
         if not isinstance(place, dict):
@@ -219,7 +220,7 @@ def parse_assignment(text: str) -> tuple[str, Any]:
     """`method.mu=0.1` as name and value; a value that is no TOML is taken as a string."""
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
-        raise TacitError(f"'{text}' is not a setting: write --set section.name=value, such as --set method.mu=0.1")
+        raise TacitError(f"'{text}' is not a setting: write --set section.name=value, such as --set train.lr=0.1")
     try:
         return name.strip(), tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
@@ -232,6 +233,10 @@ def read(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise TacitError(f"there is no file {path}: give the path of a TOML config") from None
+    except IsADirectoryError:
+        inside = path / "config.toml"
+        remedy = f"{inside}, or go on with `tacit resume {path}`" if inside.exists() else "the path of a TOML config"
+        raise TacitError(f"{path} is a folder: give {remedy}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise TacitError(f"can not read {path}: {error}; give the path of a TOML config") from error
     except tomllib.TOMLDecodeError as error:

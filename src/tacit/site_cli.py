@@ -38,7 +38,11 @@ def init(
         first = (f"Send {key} to the hub, which lets this site in with", f"tacit hub add {name} {key.name}")
     files = f"{certificate if key else ''}federation.toml"
     comes = f"Put the hub's {files} into this folder, and see what would leave this machine:"
-    steps = (first, (comes, f"tacit site check {written.site}"), ("Take part:", "tacit site join HOST:PORT"))
+    steps = (
+        first,
+        (comes, f"tacit site check {written.site}"),
+        ("Take part:", f"tacit site join HOST:PORT --site {written.site.parent}"),
+    )
     for number, (text, command) in enumerate(steps, start=1):
         console.print(Padding(escape(f"{number}. {text}"), (0, 0, 0, 2)), highlight=False)
         if command:

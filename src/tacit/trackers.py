@@ -5,6 +5,7 @@ the number of the round, so that a run that is interrupted and goes on has every
 """
 
 import json
+import logging
 import math
 import os
 import time
@@ -105,6 +106,8 @@ def _tensorboard(folder: Path, played: int) -> Iterator[Callable[[Record], None]
 def _mlflow(config: Config, place: str, folder: Path) -> Iterator[Callable[[Record], None]]:
     """A run in MLflow; rounds that it has already are not told again, since they came out the same."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # a run tells nobody about itself unless asked to
+    for name in ("mlflow", "alembic"):
+        logging.getLogger(name).setLevel(logging.WARNING)  # how they make a database is their own affair
     from mlflow.entities import Metric
     from mlflow.tracking import MlflowClient
 

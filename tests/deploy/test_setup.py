@@ -90,6 +90,10 @@ def test_it_tells_the_next_three_steps(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path)
     said = CliRunner().invoke(app, ["site", "init", "s", "--name", "alpha"])
     assert said.exit_code == 0
-    for command in ("tacit hub add alpha alpha.key.pub", "tacit site check s/site.toml", "tacit site join HOST:PORT"):
+    for command in (
+        "tacit hub add alpha alpha.key.pub",
+        "tacit site check s/site.toml",
+        "tacit site join HOST:PORT --site s",
+    ):
         assert f"     {command}\n" in said.stdout
     assert max(map(len, said.stdout.splitlines())) <= 80

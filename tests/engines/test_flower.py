@@ -8,12 +8,15 @@ from typing import Any
 import pytest
 
 from tacit import catalog
+from tacit import config as configs
 from tacit.engines.faults import Faults
 from tacit.engines.inline import InlineCourier
 from tacit.engines.loop import Job, Position, play
 from tacit.engines.memory import Memories, Shelf
 from tacit.errors import TacitError
+from tacit.experiment import Experiment
 from tests import test_contract as contract
+from tests.engines import farm
 
 flwr = pytest.importorskip("flwr", reason="Flower is not installed: pip install tacit[flower]")
 
@@ -140,3 +143,21 @@ def test_a_shelf_keeps_what_the_server_may_still_ask_for(tmp_path: Path) -> None
     assert (folder / "5").stat().st_mode & 0o777 == 0o600
     with pytest.raises(TacitError, match="the memory of round 4 is not in"):
         shelf.take(first)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["fedavg", "fedmatch", "fedseal"])
+@pytest.mark.filterwarnings("ignore")  # of Ray's and Flower's own
+def test_the_simulation_on_ray_gives_the_same_bits(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="Ray is not installed: pip install tacit[flower]")
+    data = farm.write_images(tmp_path / "images.npz", 90, 15)
+    labels = {"labels": "server", "validation": 12} if name == "fedseal" else {"labels": "client"}
+    options = {"method": name, "data": str(data), "per_class": 3, "clients": 3, "net": "lenet", "rounds": 2, "batch": 6}
+    models = []
+    for engine in ("local", "flower"):
+        config = configs.from_options({**options, **labels, "engine": engine, "workers": 2})
+        experiment = Experiment.create(config, tmp_path / engine)
+        records = list(experiment.rounds())
+        assert all(not record.skipped for record in records)
+        models.append((tmp_path / engine / "model.safetensors").read_bytes())
+    assert models[0] == models[1]

@@ -210,6 +210,10 @@ def find(name: str) -> Benchmark:
     if name.endswith(".toml"):
         return read(Path(name))
     known = names()
+    if name not in known and name.removesuffix("-quick") in known:
+        raise TacitError(f"'{name}' is a reduced scale: write {name.removesuffix('-quick')} --quick")
+    if name not in known and (begun := [other for other in known if other.startswith(f"{name}-")]):
+        raise TacitError(f"there are several benchmarks '{name}': choose one of {', '.join(begun)}")
     if name.replace("_", "-") not in known:
         raise unknown("benchmark", name, known, "choose one of `tacit bench ls`, or give the path of a TOML file")
     return read(known[name.replace("_", "-")])

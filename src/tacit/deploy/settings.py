@@ -10,6 +10,7 @@ from pydantic import Field
 
 from tacit import config as configs
 from tacit.catalog import Setting, check, settings
+from tacit.errors import TacitError
 
 Port = Annotated[int, Field(ge=1, le=65535)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
@@ -47,6 +48,8 @@ Kind = TypeVar("Kind", Site, Hub)
 
 def load(kind: type[Kind], path: Path) -> Kind:
     """The settings in a file."""
+    if not path.is_file():
+        raise TacitError(f"there is no {path}: make it with `tacit {kind.__name__.lower()} init`, or name its folder")
     return kind(**check(kind, configs.read(path), ""))
 
 
