@@ -45,10 +45,10 @@ class Command:
     def said(self) -> str:
         return self.log.read_text(encoding="utf-8", errors="replace")
 
-    def says(self, text: str, patience: float = PATIENCE, after: int = 0) -> str:
-        """Wait until it says this, after so many characters that it has said before."""
+    def says(self, text: str, patience: float = PATIENCE) -> str:
+        """Wait until it says this."""
         until = time.monotonic() + patience
-        while text not in self.said()[after:]:
+        while text not in self.said():
             assert self.process.poll() is None, f"{self.words} ended before it said '{text}': {self.said()}"
             assert time.monotonic() < until, f"{self.words} never said '{text}': {self.said()}"
             time.sleep(0.1)

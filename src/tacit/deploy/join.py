@@ -14,7 +14,8 @@ Say = Callable[[str], None]
 
 # What the SuperNode says when it is not let in, what that means, and what to do.
 REASONS = {
-    "[code: 2004]": "the hub does not know this site's key: have it added there with `tacit hub add {name} KEY.pub`",
+    "[code: 2004]": "the hub does not know this site's key, or has not noticed yet that it left: "
+    "have the key added there with `tacit hub add {name} KEY.pub`, or try again in a minute",
     "[code: 2001]": "the hub asks for a key and site.toml names none: mend it as `tacit site init` does",
     "CERTIFICATE_VERIFY_FAILED": "the hub at {address} is not the one that {certificate} is of: get ca.crt from it",
 }
