@@ -293,7 +293,7 @@ def test_text_is_shown_as_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert said in joined(text)
     assert len(re.findall(r"^plain  ….* → '.+'$", text, re.MULTILINE)) == 3
     assert len(re.findall(r"^strong ….* → '.+'$", text, re.MULTILINE)) == 3
-    assert max(map(len, text.splitlines())) <= 80
+    assert max(len(line) for line in text.splitlines() if str(tmp_path) not in line) <= 80  # a path is not broken
     assert [path.name for path in tmp_path.iterdir()] == ["partition.svg"]
 
 

@@ -34,7 +34,7 @@ _PARTS = {
 
 
 # Where pydantic's own words are not for people.
-_REASONS = {"string_pattern_mismatch": "it should have letters, digits, '.', '_' and '-' only"}
+_REASONS = {"string_pattern_mismatch": "it should have plain letters, digits, '.' and '-' only"}
 
 
 @dataclass(frozen=True)

@@ -85,8 +85,9 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
         joined = {name: made.start(*words("site join", port, name)) for name in NAMES}
         for name, command in joined.items():
             command.says(f"joined as {name}")
-        yield Federation(made, port, hub, joined)
-        for command in (*joined.values(), hub):
+        running = Federation(made, port, hub, joined)
+        yield running
+        for command in (*running.joined.values(), running.hub):  # a test may have started it anew
             command.signal(signal.SIGTERM)
         assert made.gone(), made.processes()
 
