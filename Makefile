@@ -14,7 +14,7 @@ demo: .venv/.installed-run ## watch a small federation learn with few labels
 	@.venv/bin/tacit demo
 
 test: check ## check, then run all tests
-	@$(PY) -m pytest -n auto --dist loadfile
+	@$(PY) -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 check: .venv/.installed-dev ## lint, format and types
 	@$(PY) -m ruff check .

@@ -67,13 +67,14 @@ class Machines:
     """Commands that are started by one test, and all processes that come of them."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.mark, self._count = folder, uuid4().hex, 0
+        self.folder, self.mark = folder, uuid4().hex
+        self._started: list[Command] = []
 
     def start(self, *words: str, at: Path | None = None) -> Command:
         """Start `tacit WORDS` in a folder."""
-        self._count += 1
-        log = self.folder / f"{self._count:02}-{'-'.join(words[:2])}.log"
-        return Command(list(words), at or self.folder, log, self.mark)
+        log = self.folder / f"{len(self._started) + 1:02}-{'-'.join(words[:2])}.log"
+        self._started.append(Command(list(words), at or self.folder, log, self.mark))
+        return self._started[-1]
 
     def call(self, *words: str, at: Path | None = None, code: int = 0) -> str:
         """Run `tacit WORDS` to its end; what it said."""
@@ -103,6 +104,8 @@ class Machines:
         for pid in self.processes():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        for command in self._started:
+            command.process.wait(PATIENCE)
 
 
 @contextmanager
