@@ -22,6 +22,7 @@ ANYTHING = "*"
 MAY_IMPORT = {
     "errors": "",
     "random": "",
+    "folders": "",
     "params": "",
     "federation": "",
     "losses": "",
@@ -40,7 +41,8 @@ MAY_IMPORT = {
     "simulation": "config engines errors prepare",
     "trackers": "config engines.loop errors",
     "experiment": "config data engines errors params prepare simulation trackers",
-    "deploy": "catalog config data deploy engines errors experiment federation method nets params prepare random",
+    "deploy": "catalog config data deploy display engines errors experiment federation folders method nets "
+    "params prepare random",
     "report": "report errors",
     "display": "engines experiment",
     "compare": "config display errors experiment report",

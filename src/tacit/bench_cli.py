@@ -60,12 +60,13 @@ def run(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the table.")] = False,
 ) -> None:
     """Run the cells that are not done yet, then show the table and write its page; cells go on where they stopped."""
+    from tacit import config as configs
     from tacit.bench import cells, files, play
 
     if side_by_side != 1 and workers is not None:
         raise TacitError("cells side by side have one core each: leave out --workers or --side-by-side")
     console, benchmark = Console(), files.find(name)
-    extra = _assignments(set) | ({} if workers is None else {"workers": workers})
+    extra = configs.assignments(set) | ({} if workers is None else {"workers": workers})
     found = cells.spots(benchmark, quick, extra)
     numbers = _seeds(seeds) if seeds is not None else list(dict.fromkeys(benchmark.seeds))
     folder = cells.home(out, benchmark, quick)
@@ -88,10 +89,11 @@ def show(
     name: Name, quick: Quick = False, only: Only = None, column: InColumn = None, out: Out = RUNS, set: Set = None
 ) -> None:
     """Show the table as far as it is done, from runs and from kept results, and write its page; nothing is run."""
+    from tacit import config as configs
     from tacit.bench import cells, files
 
     benchmark = files.find(name)
-    found = cells.spots(benchmark, quick, _assignments(set))
+    found = cells.spots(benchmark, quick, configs.assignments(set))
     _print(benchmark, quick, found, out, "terminal", only, column)
     _report(benchmark, quick, found, out, set)
 
@@ -109,10 +111,11 @@ def table(
     set: Set = None,
 ) -> None:
     """Print the table as far as it is done, also in Markdown, CSV or LaTeX."""
+    from tacit import config as configs
     from tacit.bench import cells, files
 
     benchmark = files.find(name)
-    _print(benchmark, quick, cells.spots(benchmark, quick, _assignments(set)), out, format, only, column)
+    _print(benchmark, quick, cells.spots(benchmark, quick, configs.assignments(set)), out, format, only, column)
 
 
 @app.command()
@@ -163,12 +166,6 @@ def _report(benchmark: Any, quick: bool, found: Any, out: Path, set: list[str] |
     path = page.write(benchmark, quick, found, cells.home(out, benchmark, quick), set or [])
     if path:
         Console().print(f"\nreport: {path}", highlight=False, markup=False, soft_wrap=True)
-
-
-def _assignments(set: list[str] | None) -> dict[str, Any]:
-    from tacit import config as configs
-
-    return dict(map(configs.parse_assignment, set or []))
 
 
 def _seeds(text: str) -> list[int]:

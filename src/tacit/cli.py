@@ -14,6 +14,7 @@ from rich.table import Table
 
 from tacit import bench_cli, hub_cli, site_cli
 from tacit.errors import TacitError, unknown
+from tacit.folders import fresh
 
 app = typer.Typer(
     help="Federated semi-supervised learning: one model over many data holders when most data has no label.",
@@ -66,7 +67,7 @@ def demo(out: Out = None) -> None:
     """Labels only, federated semi-supervised, all labels: side by side on real images in about a minute."""
     from tacit import demo as demos
 
-    demos.show(out or _fresh("demo"), Console())
+    demos.show(out or fresh("demo"), Console())
 
 
 @app.command("ls")
@@ -137,7 +138,7 @@ def data(
     from tacit import look
 
     settings = _settings(config, given, set)
-    look.show(settings, out or _fresh(f"data-{Path(settings.data.name).stem}"), format, Console())
+    look.show(settings, out or fresh(f"data-{Path(settings.data.name).stem}"), format, Console())
 
 
 @app.command()
@@ -173,7 +174,7 @@ def run(
     from tacit.experiment import Experiment
 
     settings = _settings(config, given, set)
-    experiment = Experiment.create(settings, out or _fresh(f"{settings.method_name}-{Path(settings.data.name).stem}"))
+    experiment = Experiment.create(settings, out or fresh(f"{settings.method_name}-{Path(settings.data.name).stem}"))
     _play(experiment, quiet, json)
 
 
@@ -202,7 +203,7 @@ def compare(
     from tacit.report import page, tables
 
     base = configs.read(config)
-    extra = dict(map(configs.parse_assignment, set or []))
+    extra = configs.assignments(set)
     folder = out or Path("runs") / f"compare-{config.stem}"
     console = Console()
     names, numbers = listed(methods, "--methods"), list(dict.fromkeys(map(integer, listed(seeds, "--seeds"))))
@@ -266,7 +267,7 @@ def _settings(config: Path | None, given: dict[str, Any], set: list[str] | None)
 
     options = {name: value for name, value in given.items() if name in configs.OPTIONS}
     base = configs.read(config) if config else {}
-    made = configs.from_options(options | dict(map(configs.parse_assignment, set or [])), base)
+    made = configs.from_options(options | configs.assignments(set), base)
     return configs.on_one_machine(made)
 
 
@@ -295,15 +296,6 @@ def _play(experiment: Any, quiet: bool, as_json: bool) -> None:
     else:
         said = f"accuracy {accuracy:.1%}  saved in {folder}"
         console.print(said, highlight=False, markup=False, soft_wrap=True)
-
-
-def _fresh(name: str) -> Path:
-    """A folder under runs/ that is not there yet."""
-    safe = "".join(letter if letter.isalnum() or letter in "+-._" else "-" for letter in name)
-    folder, number = Path("runs") / safe, 2
-    while folder.exists():
-        folder, number = Path("runs") / f"{safe}-{number}", number + 1
-    return folder
 
 
 def listed(text: str, option: str) -> list[str]:

@@ -6,7 +6,7 @@ seed, rounds, cohort                 at the top
 """
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -214,6 +214,11 @@ def on_one_machine(config: Config) -> Config:
     if config.data.at_sites:
         raise TacitError("sites hold data of their own: use `tacit hub run`, or another --partition")
     return config
+
+
+def assignments(texts: Iterable[str] | None) -> dict[str, Any]:
+    """What was given with `--set`, by name."""
+    return dict(map(parse_assignment, texts or ()))
 
 
 def parse_assignment(text: str) -> tuple[str, Any]:

@@ -59,8 +59,7 @@ def _lines(experiment: Experiment, console: Console, label: str) -> None:
             console.print(without, highlight=False, markup=False)
         if time.monotonic() - last > 1 or record.round + 1 == rounds:
             last = time.monotonic()
-            text = f"{prefix}round {record.round + 1:>{len(str(rounds))}}/{rounds}  {_state(record, traffic)}"
-            console.print(text, highlight=False, markup=False, soft_wrap=True)
+            console.print(prefix + round_line(record, rounds, traffic), highlight=False, markup=False, soft_wrap=True)
 
 
 def _with_traffic(experiment: Experiment) -> Iterator[tuple[Record, int]]:
@@ -68,6 +67,11 @@ def _with_traffic(experiment: Experiment) -> Iterator[tuple[Record, int]]:
     for record in experiment.rounds():
         total += record.bytes_up + record.bytes_down
         yield record, total
+
+
+def round_line(record: Record, rounds: int, traffic: int) -> str:
+    """Where a run of so many rounds stands after one of them, in a few words."""
+    return f"round {record.round + 1:>{len(str(rounds))}}/{rounds}  {_state(record, traffic)}"
 
 
 def _state(record: Record, traffic: int) -> str:

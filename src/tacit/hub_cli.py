@@ -1,6 +1,7 @@
 """`tacit hub`: the coordinator of a federation of real machines."""
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,11 +35,11 @@ def init(
     _say(f"The hub is set up in {made.file}. Next:")
     if not insecure:
         _say(f"  1. Give {made.authority_file.name} to every site; let each in by the public key it sends back:")
-        _say("       tacit hub add NAME KEY.pub")
+        _say(f"       {made.command('add NAME KEY.pub')}")
     _say(f"  {1 if insecure else 2}. Start it, and leave it running:")
-    _say("       tacit hub start")
+    _say(f"       {made.command('start')}")
     _say(f"  {2 if insecure else 3}. Once the sites have joined {host}:{port}, play a run from another terminal:")
-    _say("       tacit hub run CONFIG.toml")
+    _say(f"       {made.command('run CONFIG.toml')}")
 
 
 @app.command()
@@ -48,18 +49,19 @@ def add(
     hub: Folder = HERE,
 ) -> None:
     """Let a site join, by its public key."""
+    folder = _open(hub)
     from tacit.deploy import control
 
-    at_once = control.add(_open(hub), name, key)
+    at_once = control.add(folder, name, key)
     _say(f"{name} may join" + ("." if at_once else " once the hub runs."))
 
 
 @app.command()
 def start(hub: Folder = HERE) -> None:
     """Run the hub until Ctrl-C, which ends it and all it has started."""
+    folder = _open(hub)
     from tacit.deploy import control, programs
 
-    folder = _open(hub)
     with programs.ending_in_order(), control.serving(folder) as superlink:
         names = ", ".join(folder.sites) if folder.sites else "any site"
         _say(f"The hub listens at {folder.hub.host}:{folder.hub.port} for {names}. Ctrl-C ends it.")
@@ -70,20 +72,23 @@ def start(hub: Folder = HERE) -> None:
 @app.command()
 def describe(config: Path, set: Set = None, hub: Folder = HERE) -> None:
     """Write federation.toml: what sites need to check their data, and what would leave them, before a run."""
+    folder = _open(hub)
+    from tacit import config as configs
     from tacit.deploy import hub as hubs
 
-    path = hubs.describe(_open(hub), config, _changes(set))
+    path = hubs.describe(folder, config, configs.assignments(set))
     _say(f"{path}: give it to every site, for `tacit site check`.")
 
 
 @app.command()
 def run(config: Path, set: Set = None, hub: Folder = HERE) -> None:
     """Play a new run with the sites, and show its rounds; Ctrl-C stops it and it can be resumed."""
+    folder = _open(hub)
+    from tacit import config as configs
     from tacit.deploy.hub import prepare
 
-    folder = _open(hub)
     folder.need_running()
-    _play(folder, prepare(folder, config, _changes(set)))
+    _play(folder, prepare(folder, config, configs.assignments(set)))
 
 
 @app.command()
@@ -91,13 +96,13 @@ def resume(
     run: Annotated[str, typer.Argument(help="Name or folder of a run, of `tacit hub status`.")], hub: Folder = HERE
 ) -> None:
     """Go on with a run after its last finished round, with the same sites."""
+    folder = _open(hub)
     from tacit.deploy import control
 
-    folder = _open(hub)
     place = control.find_run(folder, run)
     standing = control.stand(place)
     if standing.playing:
-        raise TacitError(f"{standing.name} is being played: see `tacit hub status`, or wait for its end")
+        raise TacitError(f"{standing.name} is being played: see `{folder.command('status')}`, or wait for its end")
     if standing.done == standing.rounds:
         raise TacitError(f"{standing.name} is finished: look at it with `tacit report {place}`")
     _play(folder, place)
@@ -106,9 +111,9 @@ def resume(
 @app.command()
 def status(hub: Folder = HERE) -> None:
     """Who may join, who has, and how far every run is."""
+    folder, console = _open(hub), Console()
     from tacit.deploy import control
 
-    folder, console = _open(hub), Console()
     running = folder.running()
     there = control.connected(folder) if running else {}
     _say(f"The hub {'runs' if running else 'does not run'} at {folder.hub.host}:{folder.hub.port}.")
@@ -144,15 +149,12 @@ def write_app(
 
 
 def _open(folder: Path) -> Any:
+    """The hub in a folder. First of all, since most of what follows can not even be imported without Flower."""
     from tacit.deploy.folder import HubFolder
 
+    if find_spec("flwr") is None:
+        raise TacitError("a hub needs Flower: pip install 'tacit[flower]'")
     return HubFolder.open(folder)
-
-
-def _changes(set: list[str] | None) -> dict[str, Any]:
-    from tacit import config as configs
-
-    return dict(map(configs.parse_assignment, set or []))
 
 
 def _play(folder: Any, run: Path) -> None:
@@ -164,7 +166,8 @@ def _play(folder: Any, run: Path) -> None:
             control.play(folder, run, _say)
     except KeyboardInterrupt:
         done = control.stand(run)
-        said = f"stopped after round {done.done} of {done.rounds}; go on with: tacit hub resume {run.name}"
+        again = folder.command(f"resume {run.name}")
+        said = f"stopped after round {done.done} of {done.rounds}; go on with: {again}"
         print(said, file=sys.stderr)
         raise
     _say(f"saved in {run}")

@@ -21,7 +21,6 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install tacit[f
 
 from tacit import config as configs
 from tacit.deploy import apps, control, hub, join, programs, setup
-from tacit.deploy.certificates import create
 from tacit.deploy.folder import HubFolder
 from tacit.deploy.settings import Hub, Site
 from tacit.engines.flower import Place, Roster
@@ -80,11 +79,11 @@ def test_another_hubs_authority_does_not_vouch_for_it(folder: HubFolder, tmp_pat
 def test_the_key_is_for_its_owner_alone_and_never_overwritten(folder: HubFolder) -> None:
     before = folder.key.read_bytes()
     assert folder.key.stat().st_mode & 0o077 == 0
-    with pytest.raises(TacitError, match="is there already"):
-        create("127.0.0.1", folder.authority_file, folder.certificate, folder.key)
+    folder.file.unlink()
     with pytest.raises(TacitError, match="is there already"):
         HubFolder.create(folder.folder, Hub())
     assert folder.key.read_bytes() == before
+    assert not folder.file.exists()
 
 
 def test_a_hub_that_is_not_there_or_has_lost_its_key_is_refused(folder: HubFolder, tmp_path: Path) -> None:
@@ -294,3 +293,55 @@ def test_a_key_that_was_replaced_or_removed_is_no_longer_let_in(
     control.reconcile(folder)
     assert sorted(calls) == sorted([f"unregister {old['north']}", f"unregister {old['south']}", "register north"])
     assert list(folder.nodes().values()) == ["north"]
+
+
+def test_a_key_that_flower_has_known_before_is_named_with_the_remedy(
+    folder: HubFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def call(name: str, arguments: list[str], home: Path) -> str:
+        raise TacitError("Flower refuses: Public key already in use while registering node; mend that and try again")
+
+    monkeypatch.setattr(programs, "call", call)
+    control.add(folder, "north", public_key("north", tmp_path))
+    with pytest.raises(TacitError, match=re.escape(f"give north a new key, or end the hub, move {folder.home} away")):
+        control.reconcile(folder)
+
+
+@pytest.mark.parametrize("text", ["", "no json", "[1]", '{"1": 2}', '{"x": ["north", "key"]}'])
+def test_a_broken_memory_of_nodes_is_refused_with_the_remedy(folder: HubFolder, text: str) -> None:
+    folder.home.mkdir()
+    (folder.home / "nodes.json").write_text(text)
+    with pytest.raises(TacitError, match="nodes.json is broken: end the hub, move"):
+        folder.nodes()
+
+
+@pytest.mark.parametrize("place", ["afile", "afile/below"])
+def test_a_place_that_can_not_be_written_to_is_refused(place: str, tmp_path: Path) -> None:
+    (tmp_path / "afile").touch()
+    with pytest.raises(TacitError, match="can not write to .*; choose another folder"):
+        HubFolder.create(tmp_path / place, Hub())
+
+
+def test_remedies_name_the_hub_unless_it_is_here(folder: HubFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder.folder.parent)
+    with pytest.raises(TacitError, match=f"start it with `tacit hub start --hub {folder.folder.name}`"):
+        folder.need_running()
+    monkeypatch.chdir(folder.folder)
+    assert folder.command("status") == "tacit hub status"
+    monkeypatch.chdir("/")
+    assert folder.command("status").endswith(f" --hub {str(folder.folder).removeprefix('/')}")
+
+
+@pytest.mark.parametrize("words", ["status", "add a b", "run c.toml", "resume r", "start", "app"])
+def test_without_flower_every_command_says_so(words: str, folder: HubFolder) -> None:
+    script = f"""
+import sys
+sys.modules["flwr"] = None
+from importlib import util
+util.find_spec = lambda name: None
+from tacit import cli
+sys.argv = ["tacit", "hub", *{words.split()!r}, "--hub", {str(folder.folder)!r}]
+cli.main()
+"""
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert (said.returncode, said.stderr) == (2, "tacit: a hub needs Flower: pip install 'tacit[flower]'\n")

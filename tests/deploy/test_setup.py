@@ -4,6 +4,7 @@ import sys
 import tomllib
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 from tacit.catalog import settings
 from tacit.cli import app
 from tacit.deploy import setup
+from tacit.deploy.files import write_new
 from tacit.deploy.settings import Hub, Site, load, settings_text
 from tacit.errors import TacitError
 
@@ -80,7 +82,7 @@ def test_a_mistake_leaves_nothing(name: str, data: str | None, message: str, tmp
 def test_a_failure_takes_back_what_was_written(tmp_path: Path) -> None:
     too_long = "x" * 300
     with pytest.raises(TacitError, match="can not write to .*: File name too long"):
-        setup._write(tmp_path / "s", {"first": (b"1", 0o600), too_long: (b"2", 0o600)})
+        write_new(tmp_path / "s", {"first": (b"1", 0o600), too_long: (b"2", 0o600)})
     assert not (tmp_path / "s" / "first").exists()
 
 
@@ -97,3 +99,28 @@ def test_it_tells_the_next_three_steps(tmp_path: Path, monkeypatch: pytest.Monke
     ):
         assert f"     {command}\n" in said.stdout
     assert max(map(len, said.stdout.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    "kind, text, message",
+    [
+        (Site, 'data = "x"', "has no name: set it there"),
+        (Site, 'nme = "x"', "site.toml: unknown setting .*'name'"),
+        (Site, 'name = "x"\nport = 0', "site.toml: port = 0 is not possible"),
+        (Hub, 'host = "a b"', "host = 'a b' is not possible"),
+        (Hub, 'host = "-a"', "host = '-a' is not possible"),
+        (Hub, 'listen = "http://x"', "listen = 'http://x' is not possible"),
+    ],
+)
+def test_a_settings_file_with_a_mistake_is_named_with_it(kind: Any, text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / f"{kind.__name__.lower()}.toml"
+    path.write_text(text)
+    with pytest.raises(TacitError, match=message) as raised:
+        load(kind, path)
+    assert path.name in str(raised.value)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "fe80::1", "hub.example.org", "hub", "0.0.0.0"])
+def test_hosts_may_be_names_and_addresses_of_both_kinds(host: str, tmp_path: Path) -> None:
+    (tmp_path / "hub.toml").write_text(f'host = "{host}"')
+    assert load(Hub, tmp_path / "hub.toml").host == host

@@ -208,3 +208,40 @@ def test_a_site_loads_no_more_than_it_needs() -> None:
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     assert said.stdout.strip() == ""
+
+
+@pytest.mark.parametrize(
+    "change, reason",
+    [
+        ({"lr": 0.5}, "train.lr is 0.5, not "),
+        ({"method": "fedmix"}, "'fedmix', not 'fedavg"),
+        ({"data.normalise": "unit"}, "data.normalise is 'unit', not 'half'"),
+        ({"labels": "client", "per_class": 2}, "data.labels is 'client', not 'all'"),
+    ],
+)
+def test_a_site_refuses_a_run_that_it_was_not_told_of(change: dict[str, Any], reason: str, tmp_path: Path) -> None:
+    config = places.hub(tmp_path, partition="iid", labels="all")
+    path = places.tell(places.site(tmp_path, "a"), config)
+    node = {"site": str(path)}
+    assert not introduce(about(config), node).refusal
+    other = places.hub(tmp_path, **{"partition": "iid", "labels": "all", **change})
+    assert reason in introduce(about(other), node).refusal
+    assert "tacit hub describe" in introduce(about(other), node).refusal
+    with pytest.raises(TacitError, match="not the run that the site has agreed to"):
+        open_desk(about(other), node, 0)
+
+
+def test_what_does_not_touch_the_data_may_change_without_a_word(tmp_path: Path) -> None:
+    config = places.hub(tmp_path, partition="iid", labels="all")
+    path = places.tell(places.site(tmp_path, "a"), config)
+    later = places.hub(tmp_path, partition="iid", labels="all", rounds=9, seed=3, workers=1)
+    assert not introduce(about(later), {"site": str(path)}).refusal
+
+
+def test_a_description_of_other_samples_is_refused_too(tmp_path: Path) -> None:
+    config = places.hub(tmp_path, partition="iid", labels="all")
+    path = places.tell(places.site(tmp_path, "a"), config)
+    told = about(config)
+    told["description"] = told["description"].replace("flip = false", "flip = true")
+    assert told != about(config)
+    assert "other samples" in introduce(told, {"site": str(path)}).refusal

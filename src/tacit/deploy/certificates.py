@@ -2,8 +2,7 @@
 
 import datetime
 import ipaddress
-import os
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 from tacit.errors import TacitError
@@ -12,13 +11,17 @@ DAYS = 825  # what common programs accept of a server's certificate
 EVERYWHERE = ("127.0.0.1", "localhost")  # the hub's own programs reach it here
 
 
-def create(host: str, authority: Path, certificate: Path, key: Path) -> None:
-    """Write an authority's certificate for sites, and the hub's own with its key; nothing is ever overwritten.
+@dataclass(frozen=True)
+class Certificates:
+    """An authority's certificate for sites, and the hub's own with its key, as texts (PEM)."""
 
-    The authority's key is forgotten: it has signed the one certificate that it is for.
-    """
-    if taken := [path for path in (authority, certificate, key) if path.exists()]:
-        raise TacitError(f"{taken[0]} is there already: choose another folder, or remove it if no site relies on it")
+    authority: bytes
+    certificate: bytes
+    key: bytes
+
+
+def create(host: str) -> Certificates:
+    """New ones; the authority's key is forgotten, since it has signed the one certificate that it is for."""
     x509, ec, hashes, serialization = _library()
     root_key, server_key = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
     root_name = _name(x509, f"Tacit hub {host}")
@@ -36,19 +39,7 @@ def create(host: str, authority: Path, certificate: Path, key: Path) -> None:
     signed = _identified(x509, server, server_key, root_key).sign(root_key, hashes.SHA384())
     pem, text = serialization.Encoding.PEM, serialization.NoEncryption()
     secret = server_key.private_bytes(pem, serialization.PrivateFormat.PKCS8, text)
-    for path, data, mode in (
-        (key, secret, 0o600),
-        (certificate, signed.public_bytes(pem), 0o644),
-        (authority, signed_root.public_bytes(pem), 0o644),
-    ):
-        write_new(path, data, mode)
-
-
-def write_new(path: Path, data: bytes, mode: int) -> None:
-    """Write a file that is not there yet; where it holds a secret, nobody else may read it at any moment."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with open(path, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
-        file.write(data)
+    return Certificates(signed_root.public_bytes(pem), signed.public_bytes(pem), secret)
 
 
 def _library() -> tuple[Any, Any, Any, Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from tacit import config as configs
 from tacit.catalog import check
 from tacit.deploy import apps, programs
-from tacit.deploy.certificates import write_new
+from tacit.deploy.files import OPEN, write_new
 from tacit.deploy.folder import CONNECTION, HubFolder
 from tacit.deploy.hub import Sites
 from tacit.deploy.settings import Site
@@ -54,7 +54,7 @@ def add(folder: HubFolder, name: str, key: Path) -> bool:
     if name in folder.keys and not same:
         raise TacitError(f"{name} has another key already: remove {folder.keys[name]} if it is to be replaced")
     if not same:
-        write_new(folder.folder / "sites" / f"{name}.pub", text.encode(), 0o644)
+        write_new(folder.folder, {f"sites/{name}.pub": (text.encode(), OPEN)})
     running = folder.running()
     if running:
         reconcile(folder)
@@ -86,10 +86,21 @@ def reconcile(folder: HubFolder) -> None:
             del accepted[node]
             folder.accept(accepted)
     for name in wanted.keys() - {name for name, _ in accepted.values()}:
-        words = ["supernode", "register", str(folder.keys[name]), CONNECTION, "--name", name, "--format", "json"]
-        node = int(str(_json(programs.call("flwr", words, folder.home))["node-id"]))
-        accepted[node] = name, wanted[name]
+        accepted[_register(folder, name)] = name, wanted[name]
         folder.accept(accepted)
+
+
+def _register(folder: HubFolder, name: str) -> int:
+    words = ["supernode", "register", str(folder.keys[name]), CONNECTION, "--name", name, "--format", "json"]
+    try:
+        return int(str(_json(programs.call("flwr", words, folder.home))["node-id"]))
+    except TacitError as error:
+        if "already in use" not in str(error):
+            raise
+        # It was let in and removed, or the hub died before it could note that it was let in.
+        raise TacitError(
+            f"Flower takes no key twice, and knows that of {name} from before: give {name} a new key, or {folder.anew}"
+        ) from error
 
 
 def _json(text: str) -> dict[str, object]:
@@ -116,7 +127,7 @@ def play(folder: HubFolder, run: Path, say: Say) -> None:
             _stop(folder, stream.said())
             raise
         _pass_on(run / "progress.log", told, say)
-        _judge(run, stream)
+        _judge(folder, run, stream)
 
 
 def _length(path: Path) -> int:
@@ -140,16 +151,17 @@ def _stop(folder: HubFolder, said: str) -> None:
         programs.call("flwr", ["stop", found.group(1), CONNECTION], folder.home)
 
 
-def _judge(run: Path, stream: programs.Program) -> None:
+def _judge(folder: HubFolder, run: Path, stream: programs.Program) -> None:
     """Say why a run did not come to its end."""
+    again = f"go on with `{folder.command(f'resume {run.name}')}`"
     if (run / "error.txt").exists():
         reason = (run / "error.txt").read_text(encoding="utf-8")
-        raise TacitError(f"{reason}; go on with `tacit hub resume {run.name}`" if "resume" in reason else reason)
+        raise TacitError(f"{reason}; {again}" if "resume" in reason else reason)
     standing = stand(run)
     if standing.done < standing.rounds:
         raise TacitError(
             f"the run ended after round {standing.done} of {standing.rounds} ({programs.last_words(stream.said())}): "
-            f"see {stream.log}, then go on with `tacit hub resume {run.name}`"
+            f"see {stream.log}, then {again}"
         )
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import tomli_w
 
 from tacit.deploy import certificates, programs
+from tacit.deploy.files import OPEN, SECRET, write_new
 from tacit.deploy.settings import Hub, beside, load, settings_text
 from tacit.engines.memory import write_durably
 from tacit.errors import TacitError
@@ -37,11 +38,13 @@ class HubFolder:
         made = cls(folder.absolute())
         if made.file.exists():
             raise TacitError(f"{made.file} is there already: choose another folder, or change the settings in it")
-        folder.mkdir(parents=True, exist_ok=True)
-        if not hub.insecure:
-            certificates.create(hub.host, made.authority_file, made.certificate, made.key)
         text = settings_text(Hub, {"host": hub.host, "port": hub.port, "insecure": hub.insecure}, "A hub.")
-        certificates.write_new(made.file, text.encode(), 0o644)
+        files = {made.file: (text.encode(), OPEN)}
+        if not hub.insecure:
+            new = certificates.create(hub.host)
+            files |= {made.authority_file: (new.authority, OPEN), made.certificate: (new.certificate, OPEN)}
+            files[made.key] = new.key, SECRET
+        write_new(made.folder, {str(path.relative_to(made.folder)): file for path, file in files.items()})
         return made
 
     @classmethod
@@ -123,12 +126,20 @@ class HubFolder:
         file = self.home / "nodes.json"
         if self.hub.insecure or not file.exists():
             return {}
-        told = json.loads(file.read_text(encoding="utf-8"))
-        return {int(node): (str(name), str(key)) for node, (name, key) in told.items()}
+        try:
+            told = json.loads(file.read_text(encoding="utf-8"))
+            return {int(node): (str(name), str(key)) for node, (name, key) in told.items()}
+        except (ValueError, TypeError, AttributeError) as error:
+            raise TacitError(f"{file} is broken: {self.anew}") from error
 
     def accept(self, nodes: Mapping[int, tuple[str, str]]) -> None:
         """Remember these."""
         write_durably(self.home / "nodes.json", json.dumps(dict(nodes)).encode())
+
+    @property
+    def anew(self) -> str:
+        """What helps when Flower's memory of the sites and the hub's do not fit."""
+        return f"end the hub, move {self.home} away, start the hub again, and have all sites join again"
 
     def nodes(self) -> dict[int, str]:
         """Which site's key each node has, as far as keys are in use."""
@@ -164,4 +175,12 @@ class HubFolder:
     def need_running(self) -> None:
         """Refuse what needs the SuperLink when there is none."""
         if not self.running():
-            raise TacitError(f"the hub does not run: start it with `tacit hub start {self.folder}` in another terminal")
+            raise TacitError(f"the hub does not run: start it with `{self.command('start')}` in another terminal")
+
+    def command(self, words: str) -> str:
+        """A command of `tacit hub` for this hub, as typed where this program was started."""
+        return f"tacit hub {words}" + ("" if self.folder == Path.cwd() else f" --hub {_near(self.folder)}")
+
+
+def _near(folder: Path) -> Path:
+    return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder

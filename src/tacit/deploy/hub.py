@@ -17,11 +17,12 @@ from tacit import config as configs
 from tacit.config import Config
 from tacit.deploy.description import Description, federation_text
 from tacit.deploy.folder import HubFolder
+from tacit.display import round_line
 from tacit.engines.flower import FlowerCourier, Post, Roster
-from tacit.engines.loop import Record
 from tacit.engines.memory import write_durably
 from tacit.errors import TacitError
 from tacit.experiment import Experiment
+from tacit.folders import fresh
 from tacit.prepare import build_data
 
 LOOK = 1.0  # seconds between two looks at who has joined
@@ -69,15 +70,7 @@ def load(folder: HubFolder, config: Path, changes: Mapping[str, Any]) -> Config:
 def prepare(folder: HubFolder, config: Path, changes: Mapping[str, Any], run: Path | None = None) -> Path:
     """A new run of a config, in a folder of its own; refused before anything is written when it can not be played."""
     made = load(folder, config, changes)
-    return Experiment.create(made, run or _fresh(folder.runs, f"{made.method_name}-{config.stem}")).folder
-
-
-def _fresh(runs: Path, name: str) -> Path:
-    safe = "".join(letter if letter.isalnum() or letter in "+-._" else "-" for letter in name)
-    folder, number = runs / safe, 2
-    while folder.exists():
-        folder, number = runs / f"{safe}-{number}", number + 1
-    return folder
+    return Experiment.create(made, run or fresh(f"{made.method_name}-{config.stem}", folder.runs)).folder
 
 
 def main(post: Post, settings: Mapping[str, Any]) -> None:
@@ -112,7 +105,7 @@ def play(folder: HubFolder, run: Path, post: Post) -> None:
         total += record.bytes_up + record.bytes_down
         for client, reason in record.skipped.items():
             say(f"round {record.round + 1}: without {names[client]} ({reason})")
-        say(_line(record, experiment.job.rounds, total))
+        say(f"{round_line(record, experiment.job.rounds, total)}  {record.clients} replied  {record.seconds:.0f} s")
 
 
 def about(config: Config, run: str) -> dict[str, str]:
@@ -173,11 +166,3 @@ def _journal(run: Path) -> Say:
             file.write(text + "\n")
 
     return say
-
-
-def _line(record: Record, rounds: int, traffic: int) -> str:
-    parts = [f"round {record.round + 1:>{len(str(rounds))}}/{rounds}"]
-    for name, value in (("acc", record.accuracy), ("local acc", record.local_accuracy)):
-        parts += [] if value is None else [f"{name} {value:.1%}"]
-    parts += [] if record.loss is None else [f"loss {record.loss:.3g}"]
-    return "  ".join([*parts, f"{record.clients} replied", f"{traffic / 1e6:.1f} MB", f"{record.seconds:.0f} s"])

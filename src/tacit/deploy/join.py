@@ -12,10 +12,13 @@ from tacit.errors import TacitError
 
 Say = Callable[[str], None]
 
+UNKNOWN = "[code: 2004]"  # by which a SuperNode is told that it is not let in
+NOTICED = 150.0  # seconds after which the hub has surely missed the heartbeat of a site that was killed
+AGAIN = 5.0  # seconds between two tries
+
 # What the SuperNode says when it is not let in, what that means, and what to do.
 REASONS = {
-    "[code: 2004]": "the hub does not know this site's key, or has not noticed yet that it left: "
-    "have the key added there with `tacit hub add {name} KEY.pub`, or try again in a minute",
+    UNKNOWN: "the hub does not know this site's key: have it added there with `tacit hub add {name} KEY.pub`",
     "[code: 2001]": "the hub asks for a key and site.toml names none: mend it as `tacit site init` does",
     "CERTIFICATE_VERIFY_FAILED": "the hub at {address} is not the one that {certificate} is of: get ca.crt from it",
 }
@@ -51,13 +54,27 @@ def join(path: Path, address: str, say: Say) -> None:
         raise TacitError(f"port {site.port} is in use on this machine: set another port in {path}")
     if not _answers(host, port):
         say(f"nothing answers at {address} yet; waiting for the hub")
+    if not beside(path, site.federation).exists():
+        say(f"there is no {site.federation}: this site takes part in whatever run the hub starts")
     home = path.absolute().parent / "flower"
-    with programs.running(words, home, home / "join.log") as node:
+    log = home / "join.log"
+    was_in, until = log.exists() and "SuperNode ID" in log.read_text(errors="replace"), time.monotonic() + NOTICED
+    while True:
+        said = _take_part(words, home, log, site, say)
+        if UNKNOWN not in said or not was_in or time.monotonic() > until:
+            raise TacitError(refusal(said, site, address, log))
+        say("the hub has not noticed yet that this site was gone; trying again")
+        time.sleep(AGAIN)
+
+
+def _take_part(words: list[str], home: Path, log: Path, site: Site, say: Say) -> str:
+    """Run the SuperNode until it ends by itself; what it said."""
+    with programs.running(words, home, log) as node:
         told = 0
         while node.ended() is None:
             told = _pass_on(node.said(), told, site, say)
             time.sleep(0.3)
-        raise TacitError(refusal(node.said(), site, address, node.log))
+        return node.said()
 
 
 def _address(text: str) -> tuple[str, int]:

@@ -1,7 +1,7 @@
 """What a site and a hub are set up with: `site.toml` and `hub.toml`, and the paths in them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -13,6 +13,7 @@ from tacit.catalog import Setting, check, settings
 from tacit.errors import TacitError
 
 Port = Annotated[int, Field(ge=1, le=65535)]
+Host = Annotated[str, Field(pattern=r"^([A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?|[0-9A-Fa-f:.]{2,45})$")]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 
 
@@ -34,9 +35,9 @@ class Site:
 class Hub:
     """The coordinator: the file `hub.toml`. Paths are relative to its folder."""
 
-    host: str = "127.0.0.1"  # address that sites reach this machine at
+    host: Host = "127.0.0.1"  # address that sites reach this machine at
     port: Port = 8443  # one for everything
-    listen: str | None = None  # address to listen at, such as 0.0.0.0; the host's when not given
+    listen: Host | None = None  # address to listen at, such as 0.0.0.0; the host's when not given
     sites: list[Name] | None = None  # names that may take part; the first to join when not given
     insecure: bool = False  # no encryption and no keys: for trials on one machine
     join_seconds: Annotated[float, Field(gt=0)] = 600.0  # to wait for the sites before the first round
@@ -50,7 +51,14 @@ def load(kind: type[Kind], path: Path) -> Kind:
     """The settings in a file."""
     if not path.is_file():
         raise TacitError(f"there is no {path}: make it with `tacit {kind.__name__.lower()} init`, or name its folder")
-    return kind(**check(kind, configs.read(path), ""))
+    try:
+        values = check(kind, configs.read(path), "")
+    except TacitError as error:
+        raise TacitError(f"{path}: {error}") from error
+    for item in fields(kind):
+        if item.default is MISSING and item.name not in values:
+            raise TacitError(f"{path} has no {item.name}: set it there")
+    return kind(**values)
 
 
 def settings_text(kind: type, given: Mapping[str, Any], head: str) -> str:

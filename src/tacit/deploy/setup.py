@@ -1,11 +1,11 @@
 """`tacit site init`: a site's settings file, with what each setting means, and its pair of keys."""
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tacit.catalog import check
+from tacit.deploy.files import OPEN, SECRET, write_new
 from tacit.deploy.settings import Site, settings_text
 from tacit.errors import TacitError
 
@@ -34,8 +34,8 @@ def create(folder: Path, name: str, data: Path | None, *, insecure: bool = False
     check(Site, given, "")
     if not insecure:
         private, public = key_pair(f"{name}@tacit")
-        files = {f"{name}.key": (private, 0o600), f"{name}.key.pub": (public, 0o644)}
-    _write(folder, files | {FILE: (settings_text(Site, given, "A site of a federation.").encode(), 0o644)})
+        files = {f"{name}.key": (private, SECRET), f"{name}.key.pub": (public, OPEN)}
+    write_new(folder, files | {FILE: (settings_text(Site, given, "A site of a federation.").encode(), OPEN)})
     return Written(folder / FILE, None if insecure else folder / f"{name}.key.pub")
 
 
@@ -50,21 +50,3 @@ def key_pair(comment: str) -> tuple[bytes, bytes]:
     private = key.private_bytes(forms.Encoding.PEM, forms.PrivateFormat.OpenSSH, forms.NoEncryption())
     public = key.public_key().public_bytes(forms.Encoding.OpenSSH, forms.PublicFormat.OpenSSH)
     return private, public + f" {comment}\n".encode()
-
-
-def _write(folder: Path, files: dict[str, tuple[bytes, int]]) -> None:
-    for name in files:
-        if (folder / name).exists():
-            raise TacitError(f"{folder / name} is there already: choose another folder, or move it away")
-    done: list[Path] = []
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, (content, mode) in files.items():
-            handle = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-            done.append(folder / name)
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-    except OSError as error:
-        for path in done:
-            path.unlink(missing_ok=True)
-        raise TacitError(f"can not write to {folder}: {error.strerror}; choose another folder") from error

@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from tacit import config as configs
-from tacit.deploy.description import Description
+from tacit.config import Config
+from tacit.deploy.description import Description, read_federation
 from tacit.deploy.holding import Holding, hold
 from tacit.deploy.settings import Site, beside, load
 from tacit.engines.flower import About, Desk, Place
 from tacit.engines.memory import Shelf
 from tacit.errors import TacitError
+
+FREE = {"seed", "rounds", "engine", "faults", "log", "track"}  # what a run may change after a site has looked at it
 
 
 def introduce(about: About, node: Mapping[str, Any]) -> Place:
@@ -40,7 +43,34 @@ def _path(node: Mapping[str, Any]) -> Path:
 
 def _hold(about: About, node: Mapping[str, Any]) -> Holding:
     config = configs.make(tomllib.loads(_said(about, "config")))
-    return hold(_path(node), config, Description.from_text(_said(about, "description")))
+    description = Description.from_text(_said(about, "description"))
+    _agree(_path(node), config, description)
+    return hold(_path(node), config, description)
+
+
+def _agree(path: Path, config: Config, description: Description) -> None:
+    """Refuse a run other than that in federation.toml, if it is there: it is what the site was shown to be sent."""
+    file = beside(path, load(Site, path).federation)
+    if not file.exists():
+        return
+    agreed, described = read_federation(file)
+    before, now = (_flat(tomllib.loads(configs.dumps(each))) for each in (agreed, config))
+    other = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+    if other or described != description:
+        what = f"{other[0]} is {now.get(other[0])!r}, not {before.get(other[0])!r}" if other else "other samples"
+        raise TacitError(
+            f"this is not the run that the site has agreed to ({what}): give it the run's federation.toml, "
+            "made with `tacit hub describe`"
+        )
+
+
+def _flat(tree: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """Settings by their whole names, without those that are free."""
+    flat: dict[str, Any] = {}
+    for name, value in tree.items():
+        if path or name not in FREE:
+            flat |= _flat(value, f"{path}{name}.") if isinstance(value, dict) else {path + name: value}
+    return flat
 
 
 def _shelf(about: About, node: Mapping[str, Any]) -> Shelf:
