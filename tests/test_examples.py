@@ -44,3 +44,13 @@ def test_a_method_outside_the_package_runs_and_without_momentum_is_fedavg() -> N
 def test_the_page_about_adding_a_method_shows_the_files_as_they_are(name: str) -> None:
     code = (ROOT / "examples" / name).read_text(encoding="utf-8")
     assert f"```python\n{code}```\n" in (ROOT / "docs" / "adding.md").read_text(encoding="utf-8")
+
+
+def test_the_readme_shows_a_whole_method_of_fewer_than_forty_lines() -> None:
+    code = (ROOT / "examples" / "fedavgm.py").read_text(encoding="utf-8")
+    assert f"```python\n{code}```\n" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert sum(1 for line in code.splitlines() if line.strip()) < 40
+
+
+def test_the_readme_cites_the_version_that_this_is() -> None:
+    assert f"version = {{{tacit.__version__}}}" in (ROOT / "README.md").read_text(encoding="utf-8")
