@@ -24,6 +24,17 @@ def free_port() -> int:
         return port
 
 
+def below(ancestor: int) -> list[int]:
+    """All processes below one, however far."""
+    parents: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parent = int(path.read_text(errors="replace").rpartition(")")[2].split()[1])
+            parents.setdefault(parent, []).append(int(path.parent.name))
+    children = parents.get(ancestor, [])
+    return [*children, *(pid for child in children for pid in below(child))]
+
+
 class Command:
     """A command of `tacit` that was started; its output is in a file."""
 
@@ -45,10 +56,10 @@ class Command:
     def said(self) -> str:
         return self.log.read_text(encoding="utf-8", errors="replace")
 
-    def says(self, text: str, patience: float = PATIENCE) -> str:
-        """Wait until it says this."""
+    def says(self, text: str, patience: float = PATIENCE, after: int = 0) -> str:
+        """Wait until it says this, behind so many characters; all it said."""
         until = time.monotonic() + patience
-        while text not in self.said():
+        while text not in self.said()[after:]:
             assert self.process.poll() is None, f"{self.words} ended before it said '{text}': {self.said()}"
             assert time.monotonic() < until, f"{self.words} never said '{text}': {self.said()}"
             time.sleep(0.1)
@@ -61,6 +72,12 @@ class Command:
 
     def signal(self, number: int = signal.SIGTERM) -> None:
         self.process.send_signal(number)
+
+    def signal_all(self, number: int) -> None:
+        """Send this to the command and to all that it has started, as if to their machine."""
+        for pid in (self.process.pid, *below(self.process.pid)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
 
 
 class Machines:

@@ -3,6 +3,7 @@
 One hub and three sites serve all tests of this file, in their order; the last ones kill parts of it.
 """
 
+import json
 import re
 import shutil
 import signal
@@ -104,6 +105,12 @@ def settings(folder: Path, method: dict[str, Any], labels: str, validation: int 
     }
 
 
+def slowest_round(folder: Path) -> float:
+    """Seconds that a round of an earlier test took: this machine may be busy."""
+    records = (folder / "hub" / "runs" / "fedavg-trial" / "rounds.jsonl").read_text().splitlines()
+    return max(float(json.loads(record)["seconds"]) for record in records)
+
+
 def locally(tree: dict[str, Any], folder: Path) -> Any:
     """The final model of the local engine."""
     experiment = Experiment.create(configs.make({**tree, "engine": {"workers": 0}}), folder)
@@ -154,6 +161,34 @@ def test_sites_that_are_not_let_in_say_why(federation: Federation) -> None:
         assert reason in started[name].ends(code=2)
 
 
+def test_sites_that_come_late_are_killed_or_hang_are_named_and_the_run_goes_on(federation: Federation) -> None:
+    made, folder, joined = federation.machines, federation.folder, federation.joined
+    joined["east"].signal()
+    joined["east"].ends(code=130)
+    impatient = folder / "hub" / "hub.toml"
+    before = impatient.read_text()
+    impatient.write_text(re.sub(r"# join_seconds = .*", "join_seconds = 5.0", before))
+    tree = settings(folder, {"name": "fedavg"}, "client", rounds=500, engine={"deadline": 3 * slowest_round(folder)})
+    (folder / "trial.toml").write_text(tomli_w.dumps(tree))
+    run = made.start(*federation.words("hub run"))
+    run.says("2 of 3 sites have joined: east missing")
+    run.says("without east (")
+
+    joined["east"] = made.start(*federation.words("site join", "east"))
+    said = len(run.says("3 replied"))
+    joined["south"].signal_all(signal.SIGKILL)
+    joined["north"].signal_all(signal.SIGSTOP)
+    joined["south"] = made.start(*federation.words("site join", "south"))  # it is refused at first, and tries again
+    run.says("without south (", after=said)
+    run.says("without north (took longer than ", after=said)
+    joined["north"].signal_all(signal.SIGCONT)
+    run.says("3 replied", after=len(run.said()))
+    joined["south"].says("joined as south")
+    run.signal(signal.SIGINT)
+    assert "go on with: tacit hub resume fedavg-trial-2 --hub hub" in run.ends(code=130)
+    impatient.write_text(before)
+
+
 def test_a_hub_that_is_killed_goes_on_with_the_same_bits(federation: Federation) -> None:
     made, folder = federation.machines, federation.folder
     tree = settings(folder, {"name": "scaffold"}, "client", rounds=3)
@@ -162,7 +197,7 @@ def test_a_hub_that_is_killed_goes_on_with_the_same_bits(federation: Federation)
     run.says("round 1/3")
     federation.hub.signal(signal.SIGKILL)
     assert made.gone("flower-superlink")
-    assert "go on with `tacit hub resume scaffold-trial`" in run.ends(code=2)
+    assert "go on with `tacit hub resume scaffold-trial --hub hub`" in run.ends(code=2)
     federation.hub = made.start(*federation.words("hub start"))
     federation.hub.says("The hub listens at")
     assert "round 3/3" in made.call("hub", "resume", "scaffold-trial", "--hub", "hub")
