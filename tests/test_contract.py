@@ -23,9 +23,9 @@ from tacit.engines.loop import Job
 from tacit.engines.wire import finite
 from tacit.federation import Federation, Samples
 from tacit.method import ClientContext, Method, Reply, ServerContext, Training
-from tacit.nets import Net, build
+from tacit.nets import Net
 from tacit.params import equal
-from tests.toys import Played, federation, hide, images, job, play_all, visit
+from tests.toys import Played, federation, hide, images, job, normed, play_all, started, visit
 
 PLACES = ("client", "server", "some", "all")
 NAMES = list(catalog.methods())
@@ -41,7 +41,7 @@ def method(name: str) -> Method[Any, Any, Any, Any]:
 @cache
 def net() -> Net:
     """Small, with features and with batch statistics."""
-    return build("lenet", (1, 16, 16), 3, "batch", width=0.5)
+    return normed()
 
 
 def placed(place: str) -> Federation:
@@ -113,7 +113,7 @@ def test_it_runs(name: str, place: str) -> None:
     if model is not None:
         assert finite(model)
         assert model.keys() == set(given.net.names)
-    begin = given.codec.encode((given.method.start(given.server(0, {})), {}))
+    begin = given.codec.encode((started(given), {}))
     assert played(name, place)[0] != begin  # something was learned
 
 

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from tacit.averaging import average
 from tacit.errors import TacitError
-from tacit.federation import Federation, Samples
+from tacit.federation import Samples
 from tacit.learn import (
     Batch,
     Cost,
@@ -40,8 +40,9 @@ from tacit.method import ClientContext, Holder, ServerContext, Training
 from tacit.methods.fedavg import FedAvg
 from tacit.nets import Net, build
 from tacit.objectives import FixMatch, Supervised
-from tacit.params import Params, clone
+from tacit.params import Params, clone, zeros_like
 from tacit.random import Streams
+from tests.objectives.bench import client, start
 from tests.toys import (
     PLAIN_SGD,
     Identity,
@@ -55,7 +56,7 @@ from tests.toys import (
     normed,
     point,
     points,
-    quadratics,
+    quadratic,
     same,
     samples,
 )
@@ -63,19 +64,9 @@ from tests.toys import (
 SUPERVISED = Supervised(view="plain")
 
 
-def client(data: Federation | Samples, net: Net, train: Training = PLAIN_SGD, round: int = 0) -> ClientContext:
-    """Client 0 of a federation, or of one that consists of it."""
-    data = federation([data]) if isinstance(data, Samples) else data
-    return job(FedAvg(), data, net, train=train).client(round, 0)
-
-
 def server(net: Net, labeled: Samples, train: Training) -> ServerContext:
     data = federation([hide(labeled)], server=labeled)
     return job(FedAvg(), data, net, server_train=train).server(0, {})
-
-
-def start(net: Net) -> Params:
-    return net.init(Streams(0).at("init"))
 
 
 def channels_last(module: torch.nn.Module) -> torch.nn.Module:
@@ -178,7 +169,7 @@ def test_training_leaves_its_arguments_alone() -> None:
 def walk(a: float = 1.0, steps: int = 2, begin: float = 1.0, train: Mapping[str, Any] = {}, **terms: Any) -> float:
     """Where p ends after some steps on ½·a·p²."""
     net = point(begin)
-    holder = client(quadratics([[0.0, a]]), net, replace(PLAIN_SGD, steps=steps, **train))
+    holder = client(quadratic([[0.0, a]]), net, replace(PLAIN_SGD, steps=steps, **train))
     return float(fit(holder, start(net), Quadratic(), **terms).params["p"])
 
 
@@ -334,7 +325,7 @@ def test_the_schedule_is_what_steps_go_by() -> None:
     net = point(1.0)
     train = replace(PLAIN_SGD, steps=1, schedule="decay:0.5")
     p = [
-        float(fit(client(quadratics([[0.0, 1.0]]), net, train, round), start(net), Quadratic()).params["p"])
+        float(fit(client(quadratic([[0.0, 1.0]]), net, train, round), start(net), Quadratic()).params["p"])
         for round in (0, 1, 2)
     ]
     assert p == pytest.approx([1 - 0.1, 1 - 0.05, 1 - 0.025], abs=1e-12)
@@ -495,7 +486,7 @@ def test_kept_momentum_survives_a_visit_with_nothing_to_train_on() -> None:
 
 def test_metrics_are_means_over_the_steps() -> None:
     net = linear(2, 2)
-    zero = {name: torch.zeros_like(value) for name, value in start(net).items()}
+    zero = zeros_like(start(net))
     data = samples([[1.0, 0.0], [1.0, 0.0]], [0, 0])
     holder = client(data, net, Training(batch=1, lr=1.0, momentum=0.0))
     metrics = fit(holder, zero, SUPERVISED).metrics
@@ -657,7 +648,7 @@ def together(name: str, asked: list[tuple[str, bool]] | None = None) -> Part:
 
 def turn_taking(steps: int, momentum: float = 0.0) -> ClientContext:
     train = Training(steps=steps, lr=0.1, momentum=momentum, batch=1)
-    return client(quadratics([[0.0, 1.0]]), point(0.0), train)
+    return client(quadratic([[0.0, 1.0]]), point(0.0), train)
 
 
 def test_each_set_takes_its_step_with_the_others_as_they_are_by_then() -> None:

@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,12 @@ from tacit.random import Streams
 torch.set_num_threads(1)  # as every worker does
 
 PLAIN_SGD = Training(epochs=1, batch=4, lr=0.1, momentum=0.0)
+TWO_EPOCHS = Training(epochs=2, batch=6, lr=0.1)
+
+
+def steps(count: int, **options: Any) -> Training:
+    """So many steps of plain SGD."""
+    return replace(PLAIN_SGD, steps=count, **options)
 
 
 @dataclass(frozen=True)
@@ -47,13 +53,16 @@ class Identity:
 class Noisy(Identity):
     """Views that draw from their stream."""
 
+    little: float = 0.1
+    more: float = 0.5
+
     def weak(self, x: Tensor, stream: torch.Generator) -> Tensor:
         """A little noise."""
-        return x + 0.1 * torch.randn(x.shape, generator=stream)
+        return x + self.little * torch.randn(x.shape, generator=stream)
 
     def strong(self, x: Tensor, stream: torch.Generator) -> Tensor:
         """More noise."""
-        return x + 0.5 * torch.randn(x.shape, generator=stream)
+        return x + self.more * torch.randn(x.shape, generator=stream)
 
 
 def samples(x: Sequence[Any], y: Sequence[int], dtype: torch.dtype = torch.float32) -> Samples:
@@ -151,16 +160,28 @@ def job(
     )
 
 
+def alone(
+    method: Method[Any, Any, Any, Any],
+    data: Samples,
+    net: Net | None = None,
+    views: Views | None = None,
+    **options: Any,
+) -> Job:
+    """A single client with these samples."""
+    return job(method, federation([data], views=views), net or linear(), **options)
+
+
 def labeled(method: Method[Any, Any, Any, Any], clients: int = 3, **options: Any) -> Job:
     """Clients with twenty labeled points each, twice seen in a round."""
-    settings: dict[str, Any] = {"train": Training(epochs=2, batch=6, lr=0.1)} | options
-    return job(method, federation([points(k, 20) for k in range(clients)]), linear(), **settings)
+    data = federation([points(k, 20) for k in range(clients)])
+    return job(method, data, linear(), **{"train": TWO_EPOCHS} | options)
 
 
 def unlabeled(method: Method[Any, Any, Any, Any], clients: int = 3, views: Views | None = None, **options: Any) -> Job:
-    """Clients with twenty points each, none labeled, and a server with twelve that are."""
+    """Clients with twenty points each, none labeled; the server holds twelve that are, and fifteen to validate."""
     everyone = [hide(points(k, 20)) for k in range(clients)]
-    return job(method, federation(everyone, points(9, 12), points(8, 9), views=views), linear(), **options)
+    data = federation(everyone, points(9, 12), points(8, 30), points(7, 15), views)
+    return job(method, data, linear(), **{"train": TWO_EPOCHS} | options)
 
 
 def with_batchnorm(method: Method[Any, Any, Any, Any], **options: Any) -> Job:
@@ -168,6 +189,11 @@ def with_batchnorm(method: Method[Any, Any, Any, Any], **options: Any) -> Job:
     data = federation([hide(images(k, 9)) for k in range(2)], images(50, 12), images(60, 6))
     settings: dict[str, Any] = {"train": Training(batch=4, lr=0.05), "rounds": 2} | options
     return job(method, data, normed(), **settings)
+
+
+def started(given: Job) -> Any:
+    """The state before the first round."""
+    return given.method.start(given.server(0, {}))
 
 
 def visit(given: Job, client: int, down: object, memory: object = None, round: int = 0) -> Any:
@@ -227,6 +253,12 @@ def finished(task: Job, folder: Path, stop: int | None = None) -> bytes:
     return b"|".join([task.codec.encode(position.state), *kept])
 
 
+def resumes(task: Job, folder: Path) -> bool:
+    """Whether a job comes to the same bits when it stops after one or three rounds and is gone on with."""
+    alone = finished(task, folder / "alone")
+    return all(finished(task, folder / str(stop), stop) == alone for stop in (1, 3))
+
+
 class EagerCourier(InlineCourier):
     """The mistake the engine avoids: a client's memory is kept although its upload may get lost afterwards."""
 
@@ -274,11 +306,14 @@ class Quadratic:
         return Visit(cost)
 
 
+def quadratic(rows: Sequence[Sequence[float]]) -> Samples:
+    """Samples from rows [target, a]."""
+    return samples(rows, [0] * len(rows), torch.float64)
+
+
 def quadratics(*clients: Sequence[Sequence[float]], server: Sequence[Sequence[float]] | None = None) -> Federation:
     """A federation of rows [target, a], one list of rows per client."""
-    held = [samples(rows, [0] * len(rows), torch.float64) for rows in clients]
-    at_server = None if server is None else samples(server, [0] * len(server), torch.float64)
-    return federation(held, at_server)
+    return federation([quadratic(rows) for rows in clients], None if server is None else quadratic(server))
 
 
 def point(*start: float) -> Net:

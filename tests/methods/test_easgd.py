@@ -1,6 +1,5 @@
 """EASGD: worker and centre pull at each other with the same force, so their sum is conserved."""
 
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,14 +19,12 @@ from tacit.objectives import FixMatch, Supervised
 from tacit.params import add, lerp, mean, scale, sub
 from tests.engines import farm
 from tests.toys import (
-    PLAIN_SGD,
     SIX,
     EagerCourier,
     Moment,
     Quadratic,
     apart,
     federation,
-    finished,
     hide,
     images,
     job,
@@ -40,12 +37,13 @@ from tests.toys import (
     point,
     points,
     quadratics,
+    resumes,
     rounds,
     same,
+    started,
+    steps,
     visit,
 )
-
-ONE_STEP = replace(PLAIN_SGD, steps=1)
 
 
 def given(method: Any = None, **options: Any) -> Job:
@@ -58,7 +56,7 @@ def given(method: Any = None, **options: Any) -> Job:
 
 def two(**options: Any) -> list[Moment]:
     method = Easgd(Quadratic(), **options)
-    return list(rounds(job(method, quadratics([[0.0, 1.0]], [[3.0, 1.0]]), point(1.0), train=ONE_STEP, rounds=2)))
+    return list(rounds(job(method, quadratics([[0.0, 1.0]], [[3.0, 1.0]]), point(1.0), train=steps(1), rounds=2)))
 
 
 def test_a_round_by_hand() -> None:
@@ -113,7 +111,7 @@ def test_without_elasticity_workers_are_alone_and_the_centre_never_moves() -> No
 
 
 def test_one_worker_with_all_the_force_changes_places_with_the_centre() -> None:
-    given = job(Easgd(Quadratic(), beta=1.0), quadratics([[0.0, 1.0]]), point(1.0), train=ONE_STEP, rounds=2)
+    given = job(Easgd(Quadratic(), beta=1.0), quadratics([[0.0, 1.0]]), point(1.0), train=steps(1), rounds=2)
     first, second = rounds(given)
     assert (number(first.state.w), number(first.memories[0].x)) == pytest.approx((0.9, 1.0), abs=1e-12)
     assert (number(second.state.w), number(second.memories[0].x)) == pytest.approx((0.9, 0.9), abs=1e-12)
@@ -123,8 +121,8 @@ def test_one_worker_with_all_the_force_changes_places_with_the_centre() -> None:
 
 
 def frozen(courier: type[InlineCourier] = InlineCourier, **options: Any) -> list[Moment]:
-    train = Training(steps=3, lr=0.1, momentum=0.0, schedule="cosine:1")
-    task = job(Easgd(Quadratic()), quadratics(*[[row] for row in SIX]), point(5.0), train=train, rounds=24, **options)
+    train, data = steps(3, schedule="cosine:1"), quadratics(*[[row] for row in SIX])
+    task = job(Easgd(Quadratic()), data, point(5.0), train=train, rounds=24, **options)
     return list(rounds(task, courier=courier))
 
 
@@ -188,7 +186,7 @@ def test_a_worker_without_labels_only_listens() -> None:
 
 def test_an_empty_merge_keeps_the_centre() -> None:
     task = given()
-    state = task.method.start(task.server(0, {}))
+    state = started(task)
     assert same(task.method.merge(task.server(0, {}), state, {}).w, state.w)
 
 
@@ -236,5 +234,4 @@ def test_labels_nowhere_are_refused(changes: dict[str, Any], tmp_path: Path) -> 
 
 def test_resumed_is_uninterrupted(tmp_path: Path) -> None:
     task = given(clients=5, cohort=3, rounds=4, train=Training(batch=6, lr=0.1, optimizer="keep"))
-    alone = finished(task, tmp_path / "alone")
-    assert all(finished(task, tmp_path / str(stop), stop) == alone for stop in (1, 3))
+    assert resumes(task, tmp_path)

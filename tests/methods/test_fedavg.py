@@ -14,6 +14,7 @@ from tacit.objectives import FixMatch, Supervised
 from tacit.params import Params, mean
 from tests.toys import (
     Quadratic,
+    alone,
     apart,
     federation,
     hide,
@@ -24,6 +25,7 @@ from tests.toys import (
     points,
     quadratics,
     same,
+    started,
     visit,
 )
 
@@ -54,7 +56,7 @@ def test_weights_are_the_samples_trained_on() -> None:
     data = federation([hide(points(0, 10), shown=4), points(1, 7)])
     for objective, counts in ((SUPERVISED, [4, 7]), (FixMatch(), [10, 7])):
         given = job(FedAvg(objective), data, linear())
-        down = WeightsDown(given.method.start(given.server(0, {})).w)
+        down = WeightsDown(started(given).w)
         assert [visit(given, k, down).up.n for k in (0, 1)] == counts
 
 
@@ -74,9 +76,9 @@ def test_a_round_by_hand() -> None:
 def test_one_client_is_plain_sgd_on_its_data(keep: Any) -> None:
     net = linear()
     train = Training(epochs=2, batch=6, lr=0.1, momentum=0.9, optimizer=keep)
-    given = job(FedAvg(SUPERVISED), federation([points(0, 20)]), net, train=train, rounds=3)
+    given = alone(FedAvg(SUPERVISED), points(0, 20), net, train=train, rounds=3)
     played = play_all(given)
-    module = net.module(given.method.start(given.server(0, {})).w).train()
+    module = net.module(started(given).w).train()
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
     for round in range(3):
         if keep == "reset":
@@ -99,10 +101,10 @@ def test_merging_is_the_mean_of_what_the_clients_trained() -> None:
 
 def test_clients_without_labels_only_listen() -> None:
     net = linear()
-    alone = job(FedAvg(SUPERVISED), federation([points(0, 20)]), net, rounds=2)
+    single = alone(FedAvg(SUPERVISED), points(0, 20), net, rounds=2)
     beside = job(FedAvg(SUPERVISED), federation([points(0, 20), hide(points(1, 500))]), net, rounds=2)
     played = play_all(beside)
-    assert same(played.state.w, play_all(alone).state.w)
+    assert same(played.state.w, play_all(single).state.w)
     record = played.records[0]
     assert record.clients == 2  # it was there, and its bytes count
     assert record.traffic[1][0] > 0
@@ -196,7 +198,7 @@ def test_the_server_keeps_its_momentum_if_told_to() -> None:
 
 
 def test_an_empty_merge_keeps_the_model() -> None:
-    given = job(FedAvg(), federation([points(0, 20)]), linear())
+    given = alone(FedAvg(), points(0, 20))
     server = given.server(0, {})
     state = given.method.start(server)
     assert same(given.method.merge(server, state, {}).w, state.w)

@@ -10,7 +10,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.nn import functional
 
 from tacit import catalog, params
 from tacit.data.augment import TextViews
@@ -37,9 +36,11 @@ from tacit.nets import Net, build
 from tacit.objectives import Supervised
 from tacit.objectives.inter_client import Neighbours
 from tacit.params import Params, patch, sparsify, zeros_like
-from tests.objectives.bench import EYE, FLIPPED, Scaled
+from tests.methods import by_hand
+from tests.objectives.bench import EYE, FLIPPED, ONE_STEP, TILTED, Scaled
 from tests.toys import (
     Moment,
+    alone,
     apart,
     federation,
     hide,
@@ -52,12 +53,11 @@ from tests.toys import (
     rounds,
     same,
     samples,
+    started,
     visit,
 )
 
-ONE_STEP = Training(steps=1, batch=8, lr=1.0, momentum=0.0)  # so a change is the negative gradient
 NOTHING: Params = zeros_like(EYE)
-TILTED: Params = {"fc.weight": torch.tensor([[0.5, -1.0], [2.0, 0.25]]), "fc.bias": torch.tensor([0.125, -0.5])}
 UNLABELED = samples([[2.0, 0.0], [0.0, 1.0], [-1.0, 3.0]], [-1, -1, -1])
 LABELED = samples([[2.0, 0.0], [0.0, 1.0], [-1.0, 3.0]], [1, 1, 0])
 BARE = FedMatch(lambda_iccs=1.0, lambda_l1=0.0, lambda_l2=0.0, lambda_s=1.0, delta_up=0.0, delta_down=0.0)
@@ -79,34 +79,12 @@ def learn(
     rate: float = 1.0,
 ) -> Any:
     """The reply of one client with views that can be told apart: the strong one is half the plain one."""
-    task = job(method, federation([data], views=Scaled()), net or linear(2, 2), train=train)
+    task = alone(method, data, net or linear(2, 2), Scaled(), train=train)
     return visit(task, 0, parcel(pair, helpers, rate))
 
 
 def minus(after: Params, before: Params) -> Params:
     return params.sub(before, after)
-
-
-# Gradients without autograd: at logits z = Wx + b, those of cross-entropy and of KL(q ‖ p) are p - q.
-
-
-def answers(model: Params, x: Tensor) -> Tensor:
-    return (x @ model["fc.weight"].T + model["fc.bias"]).softmax(dim=1)
-
-
-def by_hand(model: Params, x: Tensor, targets: Tensor) -> Params:
-    """The gradient of the mean over x of the cross-entropy to these targets."""
-    wrong = answers(model, x) - targets
-    return {"fc.weight": wrong.T @ x / len(x), "fc.bias": wrong.mean(dim=0)}
-
-
-def one_hot(labels: Sequence[int]) -> Tensor:
-    return functional.one_hot(torch.tensor(labels), 2).float()
-
-
-def kl(q: Tensor, p: Tensor) -> float:
-    """KL(q ‖ p), the mean over samples."""
-    return float((q * (q / p).log()).sum(dim=1).mean())
 
 
 # Eq. 1.
@@ -116,11 +94,12 @@ def kl(q: Tensor, p: Tensor) -> float:
 def test_helpers_pull_by_the_mean_of_their_divergences(helpers: tuple[Params, ...]) -> None:
     pair = Pair(EYE, params.scale(TILTED, 0.5))
     reply = learn(replace(BARE, threshold=1.0), UNLABELED, pair, helpers)
-    mine = answers(theta(pair), UNLABELED.x)
-    theirs = [answers(params.add(EYE, helper), UNLABELED.x) for helper in helpers]  # θ_h = σ + ψ_h
-    expected = by_hand(theta(pair), UNLABELED.x, torch.stack(theirs).mean(dim=0))
+    mine = by_hand.answers(theta(pair), UNLABELED.x)
+    theirs = [by_hand.answers(params.add(EYE, helper), UNLABELED.x) for helper in helpers]  # θ_h = σ + ψ_h
+    expected = by_hand.slope(theta(pair), UNLABELED.x, torch.stack(theirs).mean(dim=0))
     assert apart(minus(reply.memory.pair.psi, pair.psi), expected) < 1e-6
-    assert reply.metrics["loss_helpers"] == pytest.approx(sum(kl(q, mine) for q in theirs) / len(helpers), rel=1e-5)
+    far = sum(by_hand.kl(q, mine) for q in theirs) / len(helpers)
+    assert reply.metrics["loss_helpers"] == pytest.approx(far, rel=1e-5)
     assert reply.metrics["loss_unlabeled"] == reply.metrics["loss_helpers"]  # nothing is confident
     assert reply.metrics["kept"] == 0
     assert reply.metrics["helpers"] == len(helpers)
@@ -147,11 +126,12 @@ def test_a_helper_that_answers_alike_does_not_pull() -> None:
 def test_both_terms_together() -> None:
     pair = Pair(EYE, NOTHING)
     reply = learn(replace(BARE, threshold=0.0), UNLABELED, pair, (params.scale(TILTED, 0.1),))
-    told = answers(params.add(EYE, params.scale(TILTED, 0.1)), UNLABELED.x)
-    pseudo = by_hand(EYE, UNLABELED.x * 0.5, one_hot([0, 1, 1]))  # on the strong view
-    assert apart(minus(reply.memory.pair.psi, NOTHING), params.add(pseudo, by_hand(EYE, UNLABELED.x, told))) < 1e-6
-    strong = -(answers(EYE, UNLABELED.x * 0.5) * one_hot([0, 1, 1])).sum(dim=1).log().mean()
-    expected = float(strong) + kl(told, answers(EYE, UNLABELED.x))
+    told = by_hand.answers(params.add(EYE, params.scale(TILTED, 0.1)), UNLABELED.x)
+    pseudo = by_hand.slope(EYE, UNLABELED.x * 0.5, by_hand.one_hot([0, 1, 1]))  # on the strong view
+    both = params.add(pseudo, by_hand.slope(EYE, UNLABELED.x, told))
+    assert apart(minus(reply.memory.pair.psi, NOTHING), both) < 1e-6
+    strong = -(by_hand.answers(EYE, UNLABELED.x * 0.5) * by_hand.one_hot([0, 1, 1])).sum(dim=1).log().mean()
+    expected = float(strong) + by_hand.kl(told, by_hand.answers(EYE, UNLABELED.x))
     assert reply.metrics["loss_unlabeled"] == pytest.approx(expected, rel=1e-5)
 
 
@@ -170,7 +150,7 @@ def test_labels_are_those_most_models_agree_on() -> None:
 def test_only_confident_samples_get_a_pseudo_label(threshold: float, kept: list[int]) -> None:
     reply = learn(replace(BARE, threshold=threshold), UNLABELED, Pair(EYE, NOTHING))
     rows = torch.tensor(kept)
-    expected = by_hand(EYE, UNLABELED.x[rows] * 0.5, one_hot([[0, 1, 1][row] for row in kept]))
+    expected = by_hand.slope(EYE, UNLABELED.x[rows] * 0.5, by_hand.one_hot([[0, 1, 1][row] for row in kept]))
     assert apart(minus(reply.memory.pair.psi, NOTHING), expected) < 1e-6  # the mean over those kept
     assert sorted(reply.guesses.index[reply.guesses.kept].tolist()) == kept
     assert reply.metrics["kept"] == pytest.approx(len(kept) / 3)
@@ -185,8 +165,8 @@ def test_confidence_is_the_clients_own() -> None:
 def test_helpers_are_asked_about_all_samples_or_the_confident_ones(among: Any, rows: list[int]) -> None:
     reply = learn(replace(BARE, consistency_on=among), UNLABELED, Pair(EYE, NOTHING), (TILTED,))
     x = UNLABELED.x[torch.tensor(rows)]
-    told = answers(params.add(EYE, TILTED), x)
-    assert reply.metrics["loss_helpers"] == pytest.approx(kl(told, answers(EYE, x)), rel=1e-5)
+    told = by_hand.answers(params.add(EYE, TILTED), x)
+    assert reply.metrics["loss_helpers"] == pytest.approx(by_hand.kl(told, by_hand.answers(EYE, x)), rel=1e-5)
 
 
 def test_helpers_answer_at_the_right_samples() -> None:
@@ -195,7 +175,7 @@ def test_helpers_answer_at_the_right_samples() -> None:
     train = Training(epochs=1, batch=1, lr=1e-30, momentum=0.0)
     reply = learn(replace(BARE, threshold=1.0), data, Pair(EYE, NOTHING), (TILTED,), train)
     x = data.x[[1, 3]]
-    expected = kl(answers(params.add(EYE, TILTED), x), answers(EYE, x))
+    expected = by_hand.kl(by_hand.answers(params.add(EYE, TILTED), x), by_hand.answers(EYE, x))
     assert reply.metrics["loss_helpers"] == pytest.approx(expected, rel=1e-5)
 
 
@@ -206,10 +186,10 @@ def test_helpers_answer_at_the_right_samples() -> None:
 def test_sigma_learns_from_labels_with_its_weight(lambda_s: float) -> None:
     pair = Pair(EYE, TILTED)
     reply = learn(replace(BARE, lambda_s=lambda_s), LABELED, pair)
-    expected = params.scale(by_hand(theta(pair), LABELED.x, one_hot([1, 1, 0])), lambda_s)
+    expected = params.scale(by_hand.slope(theta(pair), LABELED.x, by_hand.one_hot([1, 1, 0])), lambda_s)
     assert apart(minus(reply.memory.pair.sigma, EYE), expected) < 1e-5
     assert same(reply.memory.pair.psi, TILTED)
-    own = -(answers(theta(pair), LABELED.x) * one_hot([1, 1, 0])).sum(dim=1).log().mean()
+    own = -(by_hand.answers(theta(pair), LABELED.x) * by_hand.one_hot([1, 1, 0])).sum(dim=1).log().mean()
     assert reply.metrics["loss_supervised"] == pytest.approx(float(own), rel=1e-5)
 
 
@@ -242,11 +222,11 @@ def test_psi_learns_with_the_sigma_that_was_just_learned() -> None:
     """Lines 17 and 18, in this order: σ's step at ψ as it came, then ψ's at the new σ."""
     data = Samples(torch.cat([LABELED.x, UNLABELED.x]), torch.cat([LABELED.y, UNLABELED.y]))
     reply = learn(replace(BARE, threshold=0.0), data, Pair(EYE, TILTED))
-    sigma = params.sub(EYE, by_hand(params.add(EYE, TILTED), LABELED.x, one_hot([1, 1, 0])))
+    sigma = params.sub(EYE, by_hand.slope(params.add(EYE, TILTED), LABELED.x, by_hand.one_hot([1, 1, 0])))
     assert apart(reply.memory.pair.sigma, sigma) < 1e-6
     now = params.add(sigma, TILTED)
-    labels = answers(now, UNLABELED.x).argmax(dim=1).tolist()
-    psi = params.sub(TILTED, by_hand(now, UNLABELED.x * 0.5, one_hot(labels)))
+    labels = by_hand.answers(now, UNLABELED.x).argmax(dim=1).tolist()
+    psi = params.sub(TILTED, by_hand.slope(now, UNLABELED.x * 0.5, by_hand.one_hot(labels)))
     assert apart(reply.memory.pair.psi, psi) < 1e-6
 
 
@@ -279,7 +259,10 @@ def test_what_learns_moves_and_what_does_not_keeps_its_bits(data: Samples, learn
 def test_undivided_one_set_learns_from_both_terms_at_once() -> None:
     method = replace(BARE, threshold=0.0, learns="one", lambda_l2=5.0, lambda_l1=5.0)
     reply = learn(method, MIXED, Pair(EYE, NOTHING))
-    both = params.add(by_hand(EYE, LABELED.x, one_hot([1, 1, 0])), by_hand(EYE, UNLABELED.x * 0.5, one_hot([0, 1, 1])))
+    both = params.add(
+        by_hand.slope(EYE, LABELED.x, by_hand.one_hot([1, 1, 0])),
+        by_hand.slope(EYE, UNLABELED.x * 0.5, by_hand.one_hot([0, 1, 1])),
+    )
     assert apart(minus(reply.memory.pair.sigma, EYE), both) < 1e-5  # and no norms
 
 
@@ -292,11 +275,11 @@ def test_undivided_nothing_confident_is_no_step_and_no_error() -> None:
 def test_undivided_helpers_answer_as_they_are() -> None:
     """θ_h is the helper's own model, with nothing of the client's added to it."""
     method = replace(BARE, threshold=1.0, learns="one")
-    task = job(method, federation([UNLABELED], views=Scaled()), linear(2, 2), train=ONE_STEP)
+    task = alone(method, UNLABELED, linear(2, 2), Scaled(), train=ONE_STEP)
     down = replace(parcel(Pair(EYE, NOTHING)), helpers=(sparsify(TILTED, EYE),))
     reply = visit(task, 0, down)
-    told, mine = (answers(model, UNLABELED.x) for model in (TILTED, EYE))
-    assert reply.metrics["loss_helpers"] == pytest.approx(kl(told, mine), rel=1e-5)
+    told, mine = (by_hand.answers(model, UNLABELED.x) for model in (TILTED, EYE))
+    assert reply.metrics["loss_helpers"] == pytest.approx(by_hand.kl(told, mine), rel=1e-5)
 
 
 def test_undivided_a_helper_is_a_whole_model() -> None:
@@ -352,33 +335,18 @@ def test_nobody_has_no_neighbours() -> None:
     assert Neighbours({})(3, 2) == []
 
 
-@dataclass(frozen=True)
-class Turn:
-    """A round played by hand."""
-
-    sent: FedMatchState  # after `send`
-    log: dict[str, float]
-    downs: Mapping[int, FedMatchDown]
-    replies: Mapping[int, Any]
-    state: FedMatchState
-
-
-def turns(task: Job, cohorts: Sequence[Sequence[int]], lost: Mapping[int, set[int]] | None = None) -> Iterator[Turn]:
+def turns(
+    task: Job, cohorts: Sequence[Sequence[int]], lost: Mapping[int, set[int]] | None = None
+) -> Iterator[by_hand.Turn]:
     """Rounds with these clients; what they send in some rounds is lost."""
-    method, memories = task.method, dict[int, Any]()
-    state = method.start(task.server(0, {}))
+    state, memories = started(task), dict[int, Any]()
     for round, cohort in enumerate(cohorts):
-        log: dict[str, float] = {}
-        server = replace(task.server(round, log), cohort=tuple(cohort))
-        state, downs = method.send(server, state)
-        replies = {k: method.client_update(task.client(round, k), memories.get(k), down) for k, down in downs.items()}
-        counted = {k: reply for k, reply in replies.items() if k not in (lost or {}).get(round, set())}
-        sent, state = state, method.merge(server, state, {k: each.up for k, each in counted.items() if each.up})
-        memories |= {k: reply.memory for k, reply in counted.items()}
-        yield Turn(sent, log, downs, replies, state)
+        played = by_hand.turn(task, round, state, memories, cohort, (lost or {}).get(round, ()))
+        state, memories = played.state, dict(played.memories)
+        yield played
 
 
-def lenders(turn: Turn, k: int) -> list[int]:
+def lenders(turn: by_hand.Turn, k: int) -> list[int]:
     """Whose ψ the client learned with, by bits."""
     helpers = turn.replies[k].metrics["helpers"]
     held = turn.replies[k].memory.helpers
@@ -467,8 +435,7 @@ def test_noise_may_be_pixels() -> None:
             asked.extend([x] if x.dtype == torch.uint8 else [])
             return x.float() / 255
 
-    data = federation([points(0, 8, features=4000)], views=Noted())
-    task = job(replace(BARE, noise="pixels"), data, linear(4000))
+    task = alone(replace(BARE, noise="pixels"), points(0, 8, features=4000), linear(4000), Noted())
     (turn,) = turns(task, [(0,)])
     (a,) = asked
     assert a.shape == (1, 4000)
@@ -568,7 +535,7 @@ def test_agreement_is_not_a_matter_of_course() -> None:
 
 def test_all_uploads_may_be_lost() -> None:
     last = list(rounds(crowd(FedMatch(), faults=Faults(lost=1.0), min_clients=0)))[-1]
-    begin = crowd(FedMatch()).method.start(crowd(FedMatch()).server(0, {}))
+    begin = started(crowd(FedMatch()))
     assert same(last.state.common.sigma, begin.common.sigma)
     assert (last.state.held, last.state.embeddings, last.state.rates, last.memories) == ({}, {}, {}, {})
 
@@ -606,13 +573,11 @@ def test_any_numbers_go_down_and_up_again(
     task = job(method, federation([LABELED, UNLABELED]), linear(2, 2), train=replace(ONE_STEP, lr=0.1))
     held, common = (Pair(shaped(numbers), shaped(numbers[::-1])) for numbers in (old, new))
     state = FedMatchState(common, dict.fromkeys((0, 1), held), dict.fromkeys((0, 1), torch.ones(2)), {0: 0, 1: 0})
-    server = task.server(0, {})
-    state, downs = method.send(server, state)
-    replies = {k: visit(task, k, downs[k], FedMatchMemory(held, ())) for k in (0, 1)}
-    state = method.merge(server, state, {k: reply.up for k, reply in replies.items()})
-    for k, reply in replies.items():
-        assert same(reply.memory.pair.sigma, state.held[k].sigma)
-        assert same(reply.memory.pair.psi, state.held[k].psi)
+    played = by_hand.turn(task, 0, state, dict.fromkeys((0, 1), FedMatchMemory(held, ())))
+    assert played.replies.keys() == {0, 1}
+    for k, reply in played.replies.items():
+        assert same(reply.memory.pair.sigma, played.state.held[k].sigma)
+        assert same(reply.memory.pair.psi, played.state.held[k].psi)
 
 
 def shaped(numbers: list[float]) -> Params:
@@ -627,7 +592,7 @@ def test_sparse_messages_without_thresholds_are_a_dense_exchange(shown: int, at_
     labels = points(50, 8) if at_server else None
     task = job(method, federation(data, labels, points(9, 9)), linear(), rounds=8, cohort=3)
     noise = torch.randn(1, 4, generator=task.streams.at("noise"))
-    common = method.start(task.server(0, {})).common
+    common = started(task).common
     last: dict[int, Pair] = {}
     seen: dict[int, Tensor] = {}
     helpers: dict[int, tuple[int, list[Params]]] = {}
@@ -711,7 +676,7 @@ def test_changes_up_to_the_threshold_cost_nothing(labels: int) -> None:
     task = duo(replace(BARE, delta_up=1e6, delta_down=1e6, threshold=0.0), labels)
     first, second = turns(task, [(0, 1)] * 2)
     assert (first.log, second.log) == ({"s2c": 1.0, "c2s": 0.0}, {"s2c": 0.0, "c2s": 0.0})
-    begin = task.method.start(task.server(0, {})).common
+    begin = started(task).common
     assert same(second.state.common.sigma, begin.sigma)
     assert same(second.state.common.psi, begin.psi)
     down_only = duo(replace(BARE, delta_down=1e6, threshold=0.0), labels)
@@ -818,7 +783,7 @@ def judged(method: FedMatch, validation: Samples | None = None) -> Job:
 
 def test_a_client_learns_more_slowly_after_five_visits_without_a_lower_loss() -> None:
     task, shares = judged(FedMatch()), {0: list[float](), 1: list[float]()}
-    state = task.method.start(task.server(0, {}))
+    state = started(task)
     for round in range(12):
         server = task.server(round, {})
         state, downs = task.method.send(server, state)

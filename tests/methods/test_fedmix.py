@@ -42,8 +42,12 @@ from tacit.nets import build
 from tacit.objectives import Mixup, Supervised
 from tacit.params import Params
 from tests.engines import farm
+from tests.methods import by_hand
+from tests.objectives.bench import ONE_STEP, gradient, leaves
 from tests.toys import (
+    TWO_EPOCHS,
     Moment,
+    alone,
     apart,
     federation,
     hide,
@@ -55,23 +59,20 @@ from tests.toys import (
     points,
     rounds,
     same,
+    started,
+    steps,
     text,
     visit,
 )
 
-TRAIN = Training(epochs=2, batch=6, lr=0.1)
 FAMILY = [NaiveMix, FedMix, GlobalMix]
 
 
 def crowd(method: Any, clients: int = 4, **options: Any) -> Job:
     """Clients with labels of unequal number, two of which are drawn in a round."""
     data = federation([points(k, 10 + 5 * k) for k in range(clients)])
-    settings: dict[str, Any] = {"train": TRAIN, "rounds": 5, "cohort": 2}
+    settings: dict[str, Any] = {"train": TWO_EPOCHS, "rounds": 5, "cohort": 2}
     return job(method, data, linear(), **settings | options)
-
-
-def alone(method: Any, data: Samples, **options: Any) -> Job:
-    return job(method, federation([data]), linear(), **{"train": TRAIN} | options)
 
 
 # The loss by hand. Two classes and two parameters, logits (0, a·x + b), so p = σ(a·s + b) at s = (1 - λ)·x;
@@ -95,8 +96,8 @@ def given_loss(method: NaiveMix, a: Tensor, b: Tensor, *, copies: int = 1) -> Te
     return method.loss(model(a, b), x, torch.tensor(Y * copies), mean, label)
 
 
-def by_hand(lam: float) -> tuple[float, float, float]:
-    """The loss of Algorithm 2 and its derivatives by a and b."""
+def algorithm_2(lam: float) -> tuple[float, float, float]:
+    """Its loss by hand, and the derivatives by a and b."""
     loss = by_a = by_b = 0.0
     for x, y in zip(X, Y, strict=True):
         s = (1 - lam) * x
@@ -115,7 +116,7 @@ def test_fedmix_by_hand_with_its_mixed_derivative(lam: float) -> None:
     a, b = (value.requires_grad_() for value in double(A, B))
     loss = given_loss(FedMix(lam=lam), a, b)
     slopes = torch.autograd.grad(loss, (a, b))
-    expected = by_hand(lam)
+    expected = algorithm_2(lam)
     assert loss.item() == pytest.approx(expected[0], abs=1e-12)
     assert [slope.item() for slope in slopes] == pytest.approx(expected[1:], abs=1e-12)
 
@@ -222,11 +223,9 @@ def test_fedmix_is_linear_in_the_mean() -> None:
 def from_round_one(method: Any, given: Job) -> Params:
     """The model of another method after the same rounds without the first."""
     other = replace(given, method=method)
-    state: WeightsState = method.start(other.server(0, {}))
+    state: WeightsState = started(other)
     for r in range(1, given.rounds):
-        server = other.server(r, {})
-        state, downs = method.send(server, state)
-        state = method.merge(server, state, {k: visit(other, k, down, round=r).up for k, down in downs.items()})
+        state = by_hand.turn(other, r, state).state
     return state.w
 
 
@@ -261,11 +260,11 @@ def test_the_proximal_term_pulls_back() -> None:
 def test_one_step_descends_on_the_loss() -> None:
     """The method's loss, drawn entry and view and all, is what `fit` goes down on."""
     data, pool = points(0, 6), means(points(1, 5))
-    given = alone(FedMix(lam=0.3), data, train=Training(steps=1, batch=8, lr=1.0, momentum=0.0))
+    given = alone(FedMix(lam=0.3), data, train=ONE_STEP)
     w = given.server(0, {}).initial()
-    leaves = {name: value.clone().requires_grad_() for name, value in w.items()}
-    loss = FedMix(lam=0.3).loss(lambda x: given.net.apply(leaves, x), data.x, data.y, pool.x, pool.y)
-    slopes = dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
+    at = leaves(w)
+    loss = FedMix(lam=0.3).loss(lambda x: given.net.apply(at, x), data.x, data.y, pool.x, pool.y)
+    slopes = gradient(loss, at)
     reply = visit(given, 0, FedMixDown(w, pool))
     assert apart(reply.up.trained.w, {name: w[name] - slopes[name] for name in w}) < 1e-6
     assert reply.metrics["loss_supervised"] == pytest.approx(loss.item(), abs=1e-6)
@@ -366,17 +365,15 @@ def test_means_of_pixels_are_normalised_where_they_are_used() -> None:
     """Normalising is affine, so the normalised mean is the mean of the normalised."""
     views, data, method = ImageViews((0.3,), (0.2,), flip=False), images(0, 6), FedMix(lam=0.3, view="plain")
     net = build("linear", (1, 16, 16), 3)
-    train = Training(steps=1, batch=8, lr=0.1, momentum=0.0)
-    given = job(method, federation([data], views=views), net, train=train)
+    given = alone(method, data, net, views, train=steps(1, batch=8))
     found = visit(given, 0, FedMixDown(None, None)).up.means
     assert found.x.max() > 1  # in the range of pixels
     assert found.x.dtype == torch.float32
     seen, mean = views.plain(data.x), views.plain(data.x).mean(dim=0, keepdim=True)
     assert torch.allclose(views.plain(found.x), mean, atol=1e-5)
     w = given.server(0, {}).initial()
-    leaves = {name: value.clone().requires_grad_() for name, value in w.items()}
-    loss = method.loss(lambda x: net.apply(leaves, x), seen, data.y, mean, found.y)
-    slopes = dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
+    at = leaves(w)
+    slopes = gradient(method.loss(lambda x: net.apply(at, x), seen, data.y, mean, found.y), at)
     expected = {name: w[name] - 0.1 * slopes[name] for name in w}
     assert apart(visit(given, 0, FedMixDown(w, found)).model, expected) < 1e-5
 
@@ -401,12 +398,11 @@ class Watched:
         self.senders: list[set[int]] = []
         self.moments: list[Moment] = []
         for moment in rounds(given):
-            before = self.moments[-1].state if self.moments else given.method.start(given.server(0, {}))
+            before = self.moments[-1].state if self.moments else started(given)
             held = self.moments[-1].memories if self.moments else {}
-            r = moment.record.round
-            _, downs = given.method.send(given.server(r, {}), before)
-            self.news.append({k for k, down in downs.items() if down.pool is not None})
-            ups = {k: visit(given, k, down, held.get(k), round=r).up for k, down in downs.items()}
+            again = by_hand.turn(given, moment.record.round, before, held)
+            self.news.append({k for k, down in again.downs.items() if down.pool is not None})
+            ups = {k: reply.up for k, reply in again.replies.items()}
             self.senders.append({k for k, up in ups.items() if up is not None and up.means is not None})
             self.moments.append(moment)
 
@@ -492,7 +488,7 @@ def test_where_nobody_has_means_it_is_fedavg(kind: Any) -> None:
 
 def test_clients_with_too_little_train_without_a_pool() -> None:
     data = federation([points(k, 3) for k in range(3)])
-    given = job(FedMix(group=5), data, linear(), train=TRAIN)
+    given = job(FedMix(group=5), data, linear(), train=TWO_EPOCHS)
     played = play_all(given)
     assert played.state.means == {}
     assert same(played.state.common.w, from_round_one(FedAvg(Supervised(), "samples"), given))
@@ -501,8 +497,8 @@ def test_clients_with_too_little_train_without_a_pool() -> None:
 
 def test_a_client_without_labels_only_listens() -> None:
     data = federation([points(0, 10), points(1, 10), hide(points(2, 10))])
-    with_it = play_all(job(FedMix(), data, linear(), train=TRAIN))
-    without = play_all(job(FedMix(), federation([points(0, 10), points(1, 10)]), linear(), train=TRAIN))
+    with_it = play_all(job(FedMix(), data, linear(), train=TWO_EPOCHS))
+    without = play_all(job(FedMix(), federation([points(0, 10), points(1, 10)]), linear(), train=TWO_EPOCHS))
     assert same(with_it.state.common.w, without.state.common.w)
     assert with_it.state.means.keys() == {0, 1}
     assert all(record.traffic[2][1] == 0 for record in with_it.records)
@@ -564,7 +560,7 @@ def test_one_entry_for_a_batch_and_another_for_the_next() -> None:
 
 
 def test_the_pool_is_remembered() -> None:
-    given, pool = alone(FedMix(lam=0.3), points(0, 12)), means(points(1, 5))
+    given, pool = alone(FedMix(lam=0.3), points(0, 12), train=TWO_EPOCHS), means(points(1, 5))
     w = given.server(0, {}).initial()
     first = visit(given, 0, FedMixDown(w, pool))
     assert same(visit(given, 0, FedMixDown(w, None), first.memory).model, first.model)
@@ -574,7 +570,7 @@ def test_the_pool_is_remembered() -> None:
 @pytest.mark.parametrize("weights, share", [("samples", 1 / 4), ("uniform", 1 / 2)])
 def test_merge_by_hand(weights: Any, share: float) -> None:
     given = crowd(FedMix(weights=weights))
-    state = given.method.start(given.server(0, {}))
+    state = started(given)
     w = state.common.w
     ahead = {name: value + 1 for name, value in w.items()}
     ups = {0: FedMixUp(WeightsUp(w, 10), None), 2: FedMixUp(WeightsUp(ahead, 30), None)}
@@ -584,7 +580,7 @@ def test_merge_by_hand(weights: Any, share: float) -> None:
 
 
 def test_momentum_is_kept_if_told_to() -> None:
-    given = alone(FedMix(), points(0, 12), train=replace(TRAIN, optimizer="keep"))
+    given = alone(FedMix(), points(0, 12), train=replace(TWO_EPOCHS, optimizer="keep"))
     w = given.server(0, {}).initial()
     first = visit(given, 0, FedMixDown(w, means(points(1, 5)))).memory
     assert first.kept is not None
@@ -601,17 +597,17 @@ def test_localmix_is_fedavg_with_mixup_on_the_labeled_samples(mu: float) -> None
     shown, whole = (federation(clients) for clients in ([each.take(torch.arange(8)) for each in parts], parts))
     mixed = federation([hide(each, 8) for each in parts])
     plain: Any = FedProx(Mixup(alpha=0.4), mu, "samples") if mu else FedAvg(Mixup(alpha=0.4), "samples")
-    expected = play_all(job(plain, shown, linear(), train=TRAIN)).state.w
+    expected = play_all(job(plain, shown, linear(), train=TWO_EPOCHS)).state.w
     method = LocalMix(alpha=0.4, mu=mu)
-    assert same(play_all(job(method, shown, linear(), train=TRAIN)).state.w, expected)
-    assert same(play_all(job(method, mixed, linear(), train=TRAIN)).state.w, expected)
-    assert not same(play_all(job(method, whole, linear(), train=TRAIN)).state.w, expected)
-    assert not same(play_all(job(LocalMix(alpha=1.0, mu=mu), shown, linear(), train=TRAIN)).state.w, expected)
+    assert same(play_all(job(method, shown, linear(), train=TWO_EPOCHS)).state.w, expected)
+    assert same(play_all(job(method, mixed, linear(), train=TWO_EPOCHS)).state.w, expected)
+    assert not same(play_all(job(method, whole, linear(), train=TWO_EPOCHS)).state.w, expected)
+    assert not same(play_all(job(LocalMix(alpha=1.0, mu=mu), shown, linear(), train=TWO_EPOCHS)).state.w, expected)
 
 
 def test_localmix_counts_labeled_samples_and_listens_without() -> None:
-    given = job(LocalMix(), federation([hide(points(0, 20), 8), hide(points(1, 20))]), linear(), train=TRAIN)
-    _, downs = given.method.send(given.server(0, {}), given.method.start(given.server(0, {})))
+    given = job(LocalMix(), federation([hide(points(0, 20), 8), hide(points(1, 20))]), linear(), train=TWO_EPOCHS)
+    _, downs = given.method.send(given.server(0, {}), started(given))
     assert visit(given, 0, downs[0]).up.n == 8
     assert visit(given, 1, downs[1]).up is None
 

@@ -27,11 +27,14 @@ from tacit.methods.fedseal import FedSeal, FedSealDown, FedSealMemory, threshold
 from tacit.objectives import FixMatch, Supervised
 from tacit.params import Params
 from tests.engines import farm
-from tests.objectives.bench import Scaled
+from tests.methods import by_hand
+from tests.objectives.bench import ONE_STEP, Scaled, eye
 from tests.toys import (
+    TWO_EPOCHS,
     Identity,
     Moment,
     Noisy,
+    alone,
     apart,
     federation,
     hide,
@@ -44,12 +47,12 @@ from tests.toys import (
     rounds,
     same,
     samples,
+    started,
+    unlabeled,
     visit,
 )
 
-TRAIN = Training(epochs=2, batch=6, lr=0.1)
-ONE_STEP = Training(steps=1, batch=8, lr=1.0, momentum=0.0)  # so a change is the negative gradient
-EYE: Params = {"fc.weight": torch.eye(3), "fc.bias": torch.zeros(3)}  # the logits are the view itself
+EYE = eye(3)
 ALL = FedSeal(bootstrap=0, threshold=0.0)  # every sample has a pseudo-label
 NONE = FedSeal(bootstrap=0, threshold=1.0, theta=0.0)  # every sample is in neither set
 
@@ -68,20 +71,13 @@ POSSIBLE = [set(), {2}, set(), {0, 2}, {0, 1}]
 
 
 def crowd(method: FedSeal, clients: int = 4, **options: Any) -> Job:
-    """Clients without labels; the server holds twelve, and fifteen to validate."""
-    data = federation([hide(points(k, 20)) for k in range(clients)], points(9, 12), points(8, 30), points(7, 15))
-    settings: dict[str, Any] = {"train": TRAIN, "rounds": 5}
-    return job(method, data, linear(), **settings | options)
+    return unlabeled(method, clients, **{"rounds": 5} | options)
 
 
 def seeing(p: Tensor, method: FedSeal, train: Training = ONE_STEP, **options: Any) -> Job:
     """One client that sees these probabilities with EYE, since its samples are their logarithms."""
     data = hide(Samples(p.log(), torch.zeros(len(p), dtype=torch.int64)))
     return job(method, federation([data], **options), linear(p.shape[1], p.shape[1]), train=train)
-
-
-def eye(classes: int) -> Params:
-    return {"fc.weight": torch.eye(classes), "fc.bias": torch.zeros(classes)}
 
 
 def down(tau: Tensor = TAU, w: Params = EYE, train: bool = True) -> FedSealDown:
@@ -130,13 +126,13 @@ def test_all_get_the_thresholds_of_the_very_model_they_get() -> None:
 def test_thresholds_are_taken_on_plain_views() -> None:
     task = crowd(FedSeal(bootstrap=0))
     views = Scaled()
-    task.method.send(replace(task.server(0, {}), views=views), task.method.start(task.server(0, {})))
+    task.method.send(replace(task.server(0, {}), views=views), started(task))
     assert views.looks == [("plain", 15)]
 
 
 def test_a_fixed_threshold_is_the_same_for_all_classes() -> None:
     task = crowd(FedSeal(bootstrap=0, threshold=0.7))
-    _, downs = task.method.send(task.server(0, {}), task.method.start(task.server(0, {})))
+    _, downs = task.method.send(task.server(0, {}), started(task))
     assert downs[0].thresholds.tolist() == pytest.approx([0.7] * 3)
 
 
@@ -145,7 +141,7 @@ def test_a_fixed_threshold_is_the_same_for_all_classes() -> None:
 
 def heard_by(task: Job, moments: Sequence[Moment]) -> dict[int, list[Tensor]]:
     """What each client saw with each model it heard, when its reply counted."""
-    sent = [task.method.start(task.server(0, {})).w, *(moment.state.w for moment in moments)]
+    sent = [started(task).w, *(moment.state.w for moment in moments)]
     found: dict[int, list[Tensor]] = {k: [] for k in range(task.federation.clients)}
     for moment, w in zip(moments, sent, strict=False):
         for k in moment.record.traffic.keys() - moment.record.skipped.keys():
@@ -174,7 +170,7 @@ def test_the_mean_starts_at_the_first_model_a_client_hears() -> None:
     first = visit(task, 0, down(train=False)).memory
     assert first.heard == 1
     assert torch.allclose(first.mean, SEEN, atol=1e-6)
-    flat = {name: torch.zeros_like(value) for name, value in EYE.items()}  # answers ⅓ throughout
+    flat = params.zeros_like(EYE)  # answers ⅓ throughout
     third = visit(task, 0, down(w=flat, train=False), replace(first, heard=2)).memory
     assert third.heard == 3
     assert torch.allclose(third.mean, SEEN * 2 / 3 + 1 / 9, atol=1e-6)  # (t - 1)/t·p̄ + 1/t·⅓
@@ -185,16 +181,16 @@ def test_the_mean_decides_not_the_last_model() -> None:
     turned = SEEN.roll(1, dims=1)
     reply = visit(task, 0, down(torch.zeros(3)), FedSealMemory(turned, 9))
     assert reply.guesses.label.tolist() == turned.argmax(dim=1).tolist()
-    learned = positive_gradient(SEEN.log(), functional.one_hot(turned.argmax(dim=1), 3).float())
+    learned = by_hand.slope(EYE, SEEN.log(), functional.one_hot(turned.argmax(dim=1), 3).float())
     assert apart(params.sub(EYE, reply.up.w), params.scale(learned, 0.1)) < 1e-6
-    alone = visit(seeing(SEEN, FedSeal(bootstrap=0, ensemble=False)), 0, down(torch.zeros(3)), FedSealMemory(turned, 9))
-    assert alone.guesses.label.tolist() == SEEN.argmax(dim=1).tolist()
+    last = visit(seeing(SEEN, FedSeal(bootstrap=0, ensemble=False)), 0, down(torch.zeros(3)), FedSealMemory(turned, 9))
+    assert last.guesses.label.tolist() == SEEN.argmax(dim=1).tolist()
 
 
 def test_without_the_ensemble_only_the_cohort_hears_and_remembers_the_last_answers() -> None:
     task = crowd(replace(ALL, ensemble=False), cohort=2)
     moments = list(rounds(task))
-    sent = [task.method.start(task.server(0, {})).w, *(moment.state.w for moment in moments)]
+    sent = [started(task).w, *(moment.state.w for moment in moments)]
     for r, moment in enumerate(moments):
         assert tuple(moment.record.traffic) == task.sample(r)
         for k in task.sample(r):
@@ -284,16 +280,10 @@ PAIR = SEEN[[0, 1, 2, 4]]  # D⁺, D⁻ as "not 2", neither, and below D⁺ too
 LOOSE = torch.tensor([0.8, 0.95, 0.9])
 
 
-def positive_gradient(x: Tensor, targets: Tensor) -> Params:
-    wrong = x.softmax(dim=1) - targets
-    return {"fc.weight": wrong.T @ x / len(x), "fc.bias": wrong.mean(dim=0)}
-
-
 def negative_gradient(x: Tensor, y: Sequence[int]) -> Params:
-    p, named = x.softmax(dim=1), functional.one_hot(torch.tensor(y), x.shape[1]).float()
+    p, named = by_hand.answers(EYE, x), by_hand.one_hot(y, 3)
     own = (p * named).sum(dim=1, keepdim=True)
-    push = own / (1 - own) * (named - p)
-    return {"fc.weight": push.T @ x / len(x), "fc.bias": push.mean(dim=0)}
+    return by_hand.down_to_weights(own / (1 - own) * (named - p), x)
 
 
 @pytest.mark.parametrize("round, weight", [(0, 0.1), (3, 0.1 / 0.95**3), (200, 1.0)])
@@ -302,8 +292,8 @@ def test_the_loss_and_its_gradient_by_hand(round: int, weight: float, labels: An
     task = seeing(PAIR, FedSeal(labels=labels), views=Scaled())
     reply = visit(task, 0, down(LOOSE), round=round)
     strong = PAIR[[0, 3]].log() * 0.5
-    targets = PAIR[[0, 3]] if labels == "soft" else functional.one_hot(torch.tensor([0, 2]), 3).float()
-    pull = params.scale(positive_gradient(strong, targets), weight)
+    targets = PAIR[[0, 3]] if labels == "soft" else by_hand.one_hot([0, 2], 3)
+    pull = params.scale(by_hand.slope(EYE, strong, targets), weight)
     push = negative_gradient(PAIR[[1]].log(), [2])
     assert apart(params.sub(EYE, reply.up.w), params.add(pull, push)) < 1e-6
     plus = float(-(targets * strong.log_softmax(dim=1)).sum(dim=1).mean())
@@ -317,8 +307,8 @@ def test_the_loss_and_its_gradient_by_hand(round: int, weight: float, labels: An
 
 def test_without_negative_learning_only_pseudo_labels_teach() -> None:
     reply = visit(seeing(PAIR, FedSeal(negative=False), views=Scaled()), 0, down(LOOSE), round=200)
-    targets = functional.one_hot(torch.tensor([0, 2]), 3).float()
-    assert apart(params.sub(EYE, reply.up.w), positive_gradient(PAIR[[0, 3]].log() * 0.5, targets)) < 1e-6
+    targets = by_hand.one_hot([0, 2], 3)
+    assert apart(params.sub(EYE, reply.up.w), by_hand.slope(EYE, PAIR[[0, 3]].log() * 0.5, targets)) < 1e-6
     assert reply.guesses.excluded.tolist() == [-1] * 4
     assert reply.metrics["negative"] == 0
     assert "loss_negative" not in reply.metrics
@@ -347,8 +337,8 @@ def test_both_losses_are_means_within_a_batch() -> None:
     """Batches of one: a step per sample, with the whole weight of its set."""
     train = Training(epochs=1, batch=1, lr=1e-4, momentum=0.0)
     reply = visit(seeing(PAIR, FedSeal(), train, views=Scaled()), 0, down(LOOSE), round=200)
-    targets = functional.one_hot(torch.tensor([0, 2]), 3).float()
-    pull = params.scale(positive_gradient(PAIR[[0, 3]].log() * 0.5, targets), 2.0)
+    targets = by_hand.one_hot([0, 2], 3)
+    pull = params.scale(by_hand.slope(EYE, PAIR[[0, 3]].log() * 0.5, targets), 2.0)
     expected = params.scale(params.add(pull, negative_gradient(PAIR[[1]].log(), [2])), 1e-4)
     assert apart(params.sub(EYE, reply.up.w), expected) < 1e-6
 
@@ -385,8 +375,8 @@ def test_the_server_trains_before_the_first_round_with_streams_of_its_own() -> N
     task = crowd(FedSeal(bootstrap=0))
     server = task.server(0, {})
     begin = FedAvg().start(server).w  # the weights every method starts from
-    alone = replace(server, streams=server.streams.within("start"))
-    expected = fit(alone, begin, Supervised()).params
+    before = replace(server, streams=server.streams.within("start"))
+    expected = fit(before, begin, Supervised()).params
     state = task.method.start(server)
     assert same(state.w, expected)
     again = task.method.merge(server, replace(state, w=begin), {})  # the same work in round 0
@@ -397,10 +387,10 @@ def test_the_server_trains_before_the_first_round_with_streams_of_its_own() -> N
 @pytest.mark.parametrize("steps", [None, 1])
 def test_bootstrapping_trains_longer_first(steps: int | None) -> None:
     """In epochs, whatever the server does in a round, and with other random numbers than the round that follows."""
-    task = crowd(FedSeal(bootstrap=7), server_train=replace(TRAIN, steps=steps))
+    task = crowd(FedSeal(bootstrap=7), server_train=replace(TWO_EPOCHS, steps=steps))
     server = task.server(0, {})
     streams = server.streams.within("start")
-    longer = replace(server, train=replace(TRAIN, epochs=7), streams=streams.within("bootstrap"))
+    longer = replace(server, train=replace(TWO_EPOCHS, epochs=7), streams=streams.within("bootstrap"))
     w0 = fit(longer, server.initial(), Supervised())
     assert w0.steps == 14
     assert same(task.method.start(server).w, fit(replace(server, streams=streams), w0.params, Supervised()).params)
@@ -411,9 +401,9 @@ def test_how_the_server_looks_at_its_labels(view: Any, factor: float) -> None:
     x = torch.tensor([[1.0, -2.0, 0.5], [0.0, 1.0, 3.0]])
     data = federation([hide(points(0, 4, features=3))], samples(x.tolist(), [0, 2]), views=Scaled())
     task = job(FedSeal(view=view), data, linear(3, 3), train=ONE_STEP)
-    state = replace(task.method.start(task.server(0, {})), w=EYE)
+    state = replace(started(task), w=EYE)
     merged = task.method.merge(task.server(0, {}), state, {}).w
-    expected = positive_gradient(x * factor, functional.one_hot(torch.tensor([0, 2]), 3).float())
+    expected = by_hand.slope(EYE, x * factor, by_hand.one_hot([0, 2], 3))
     assert apart(params.sub(EYE, merged), expected) < 1e-6
 
 
@@ -445,7 +435,7 @@ def test_the_model_evaluated_is_the_one_the_server_trained_last() -> None:
 def test_without_uploads_the_server_trains_all_the_same() -> None:
     task = crowd(NONE, cohort=2)
     played = play_all(task)
-    w = task.method.start(task.server(0, {})).w
+    w = started(task).w
     for r in range(5):
         w = fit(task.server(r, {}), w, Supervised()).params
     assert same(played.state.w, w)
@@ -453,7 +443,7 @@ def test_without_uploads_the_server_trains_all_the_same() -> None:
 
 
 def test_the_server_keeps_its_momentum_if_told_to() -> None:
-    kept, reset = (play_all(crowd(NONE, server_train=replace(TRAIN, optimizer=way))) for way in ("keep", "reset"))
+    kept, reset = (play_all(crowd(NONE, server_train=replace(TWO_EPOCHS, optimizer=way))) for way in ("keep", "reset"))
     assert kept.state.kept is not None
     assert not same(kept.state.w, reset.state.w)
 
@@ -467,7 +457,7 @@ GLOBAL = FixMatch(labeler="global", threshold=0.0, over="kept")
 
 @pytest.mark.parametrize("optimizer", ["reset", "keep"])
 def test_without_both_ideas_it_is_fedavg_with_fixmatch_to_the_last_bit(optimizer: Any) -> None:
-    task = crowd(BARE, cohort=2, train=replace(TRAIN, optimizer=optimizer))
+    task = crowd(BARE, cohort=2, train=replace(TWO_EPOCHS, optimizer=optimizer))
     task = replace(task, federation=replace(task.federation, views=Noisy()))
     plain = replace(task, method=FedAvg(GLOBAL, weights="uniform", server="after"))
     one, two = play_all(task), play_all(plain)
@@ -484,9 +474,8 @@ def test_with_class_thresholds_it_is_fixmatch_on_the_samples_above_them() -> Non
     above = (p.amax(dim=1) >= tau[p.argmax(dim=1)]).nonzero().reshape(-1)
     assert 6 < len(above) < 40
     assert len(set(p.argmax(dim=1)[above].tolist())) == 3
-    mine = visit(job(BARE, federation([data], views=Noisy()), linear(), train=TRAIN), 0, down(tau, w))
-    fewer = federation([data.take(above)], views=Noisy())
-    theirs = visit(job(FedAvg(GLOBAL), fewer, linear(), train=TRAIN), 0, WeightsDown(w))
+    mine = visit(alone(BARE, data, views=Noisy(), train=TWO_EPOCHS), 0, down(tau, w))
+    theirs = visit(alone(FedAvg(GLOBAL), data.take(above), views=Noisy(), train=TWO_EPOCHS), 0, WeightsDown(w))
     assert same(mine.up.w, theirs.up.w)
     assert mine.up.n == theirs.up.n == len(above)
     assert mine.metrics["loss_positive"] == theirs.metrics["loss_unlabeled"]
@@ -498,11 +487,8 @@ def test_with_class_thresholds_it_is_fixmatch_on_the_samples_above_them() -> Non
 def test_labels_at_a_client_are_not_used() -> None:
     known, unknown = points(0, 5), hide(points(1, 20))
     both = Samples(torch.cat([known.x, unknown.x]), torch.cat([known.y, unknown.y]))
-    w, tau = crowd(ALL).method.start(crowd(ALL).server(0, {})).w, torch.tensor([0.3, 0.4, 0.5])
-    one, two = (
-        visit(job(FedSeal(theta=0.2), federation([data]), linear(), train=TRAIN), 0, down(tau, w))
-        for data in (both, unknown)
-    )
+    w, tau = started(crowd(ALL)).w, torch.tensor([0.3, 0.4, 0.5])
+    one, two = (visit(alone(FedSeal(theta=0.2), data, train=TWO_EPOCHS), 0, down(tau, w)) for data in (both, unknown))
     assert same(one.up.w, two.up.w)
     assert torch.equal(one.memory.mean, two.memory.mean)
     assert one.guesses.index.tolist() == list(range(5, 25))
@@ -512,8 +498,8 @@ def test_labels_at_a_client_are_not_used() -> None:
 def test_a_client_without_unlabeled_data_only_listens(empty: Samples) -> None:
     full = [hide(points(k, 20)) for k in range(2)]
     given = (points(9, 12), points(8, 30), points(7, 15))
-    with_it = play_all(job(FedSeal(bootstrap=0), federation([*full, empty], *given), linear(), train=TRAIN))
-    without = play_all(job(FedSeal(bootstrap=0), federation(full, *given), linear(), train=TRAIN))
+    with_it = play_all(job(FedSeal(bootstrap=0), federation([*full, empty], *given), linear(), train=TWO_EPOCHS))
+    without = play_all(job(FedSeal(bootstrap=0), federation(full, *given), linear(), train=TWO_EPOCHS))
     assert same(with_it.state.w, without.state.w)
     assert all(record.traffic[2][1] == 0 for record in with_it.records)
     assert with_it.memories[2].mean.shape == (0, 3)
@@ -549,9 +535,9 @@ def test_a_round_records_correct_rates_thresholds_and_losses() -> None:
     data = [points(k, 20) for k in range(3)]
     truth = torch.cat([each.y for each in data])
     given = federation([hide(each) for each in data], points(9, 12), points(8, 30), points(7, 15), truth=truth)
-    task = job(FedSeal(bootstrap=3, theta=0.2), given, linear(), train=TRAIN, cohort=2)
+    task = job(FedSeal(bootstrap=3, theta=0.2), given, linear(), train=TWO_EPOCHS, cohort=2)
     record = next(rounds(task)).record
-    _, downs = task.method.send(task.server(0, {}), task.method.start(task.server(0, {})))
+    _, downs = task.method.send(task.server(0, {}), started(task))
     found = {k: visit(task, k, downs[k]).guesses for k in task.sample(0)}
     rates = [float((each.label == data[k].y)[each.kept].double().mean()) for k, each in found.items()]
     others = [float((each.excluded != data[k].y)[each.excluded >= 0].double().mean()) for k, each in found.items()]
@@ -617,7 +603,7 @@ def test_batch_statistics_follow_the_setting(buffers: Any) -> None:
     assert net.buffers
     assert finite(last.state.w)
     assert last.state.w.keys() == set(net.names)
-    begin = task.method.start(task.server(0, {})).w
+    begin = started(task).w
     assert any(not torch.equal(last.state.w[name], begin[name]) for name in net.buffers)
     trained = [memory.kept for k, memory in last.memories.items() if k in task.sample(2)]
     assert [kept is not None for kept in trained] == [buffers == "keep"] * 2

@@ -8,18 +8,15 @@ import torch
 
 from tacit.engines.faults import Faults
 from tacit.learn import predict
-from tacit.method import Training
 from tacit.methods.fedavg import FedAvg
 from tacit.methods.fedsem import FedSem, FedSemDown, FedSemMemory
 from tacit.objectives import Supervised
-from tests.toys import Identity, federation, hide, job, linear, play_all, points, rounds, same, visit
-
-TRAIN = Training(epochs=2, batch=6, lr=0.1)
+from tests.toys import TWO_EPOCHS, Identity, federation, hide, job, linear, play_all, points, rounds, same, visit
 
 
 def given(first: float, shown: int = 6, total: int = 6, **options: Any) -> Any:
     data = federation([hide(points(k, 20), shown) for k in range(3)], test=points(9, 9))
-    return job(FedSem(first=first), data, linear(), train=TRAIN, rounds=total, **options)
+    return job(FedSem(first=first), data, linear(), train=TWO_EPOCHS, rounds=total, **options)
 
 
 def test_phase_one_is_fedavg_on_labels_to_the_last_bit() -> None:
@@ -50,7 +47,7 @@ def test_phase_two_is_supervised_learning_on_all_labels() -> None:
     data = hide(points(0, 20), shown=6)
     reply = visit(task, 0, FedSemDown(teacher, teacher))
     labels = torch.cat([data.y[:6], predict(linear(), teacher, data.x[6:], Identity()).argmax(dim=1)])
-    full = job(FedAvg(Supervised()), federation([replace(data, y=labels)]), linear(), train=TRAIN)
+    full = job(FedAvg(Supervised()), federation([replace(data, y=labels)]), linear(), train=TWO_EPOCHS)
     assert same(reply.up.w, visit(full, 0, FedSemDown(teacher, None)).up.w)
     assert reply.up.n == 20
     assert reply.guesses.index.tolist() == list(range(6, 20))
@@ -78,7 +75,7 @@ def test_a_client_whose_upload_is_lost_is_told_again() -> None:
 
 def test_labels_at_the_server_teach_the_clients() -> None:
     data = federation([hide(points(k, 20)) for k in range(2)], server=points(9, 12), test=points(8, 9))
-    moments = list(rounds(job(FedSem(first=0.5), data, linear(), train=TRAIN, rounds=4)))
+    moments = list(rounds(job(FedSem(first=0.5), data, linear(), train=TWO_EPOCHS, rounds=4)))
     assert [moment.record.bytes_up for moment in moments[:2]] == [0, 0]  # clients without labels only listen
     assert moments[-1].state.told == (0, 1)
     assert moments[-1].record.metrics["pseudo_kept"]["mean"] == 1

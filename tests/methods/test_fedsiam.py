@@ -1,6 +1,6 @@
 """FedSiam: Eq. 2 to 12 by hand, Π, MT and D as they reduce to each other, what travels and what is borrowed."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from math import ceil, exp, inf, nan
@@ -12,7 +12,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.nn import functional
 
 import tacit
 from tacit import catalog, cli, params
@@ -44,20 +43,18 @@ from tacit.objectives.parts import agreement
 from tacit.params import Params
 from tests.data.real import folder_with
 from tests.engines import farm
-from tests.objectives.bench import EYE, FLIPPED, Scaled, client, gradient, leaves, whole
-from tests.objectives.test_every import Noisy
+from tests.methods import by_hand
+from tests.objectives.bench import EYE, FLIPPED, NOISY, ONE_STEP, TILTED, Scaled, client, gradient, leaves, whole
 from tests.toys import Moment, apart, federation, hide, images, job, play_all, points, rounds, same, samples, visit
 from tests.toys import linear as logistic
 
 LIVELY = Training(epochs=2, batch=5, lr=0.1)
-ONE_STEP = Training(steps=1, batch=8, lr=1.0, momentum=0.0)  # so a change is the negative gradient
-TILTED: Params = {"fc.weight": torch.tensor([[0.5, -1.0], [2.0, 0.25]]), "fc.bias": torch.tensor([0.125, -0.5])}
 NORMED = build("cnn", (1, 16, 16), 3, "batch", width=0.5)  # BatchNorm and dropout
 
 
 def on_points(method: FedSiamPi | FedAvg, shown: int = 4, **options: Any) -> Job:
     """Three clients of different size with noisy views; the first `shown` samples of each are labeled."""
-    data = federation([hide(points(k, 11 + 4 * k), shown) for k in range(3)], test=points(9, 9), views=Noisy())
+    data = federation([hide(points(k, 11 + 4 * k), shown) for k in range(3)], test=points(9, 9), views=NOISY)
     return job(method, data, logistic(), **(dict[str, Any](train=LIVELY, rounds=4) | options))
 
 
@@ -276,21 +273,12 @@ def test_d_that_sends_everything_goes_on_as_mt(crowd: Any) -> None:
     everything = FedSiamD(curve="rectangle", mu=0.0, phi_g=1, phi_end=5)
     assert [everything.tau(r, 4) for r in (1, 2, 3, 4)] == [0, 1, 1, 1]
     dynamic, plain = crowd(everything), crowd(FedSiamMT())
-    state, memories = by_hand(dynamic, 0, dynamic.method.start(dynamic.server(0, {})), {})
+    last = by_hand.turn(dynamic)
     for round, moment in enumerate(rounds(dynamic)):
         if round:
-            state, memories = by_hand(plain, round, state, memories)
-        assert same(state.common.online, moment.state.common.online)
-        assert same(state.common.target, moment.state.common.target)
-
-
-def by_hand(task: Job, round: int, state: Any, memories: Mapping[int, Any]) -> tuple[Any, dict[int, Any]]:
-    """A round as the engine plays it."""
-    server = task.server(round, {})
-    state, downs = task.method.send(server, state)
-    replies = {k: visit(task, k, down, memories.get(k), round) for k, down in downs.items()}
-    ups = {k: reply.up for k, reply in replies.items()}
-    return task.method.merge(server, state, ups), {**memories, **{k: reply.memory for k, reply in replies.items()}}
+            last = by_hand.turn(plain, round, last.state, last.memories)
+        assert same(last.state.common.online, moment.state.common.online)
+        assert same(last.state.common.target, moment.state.common.target)
 
 
 # What travels.
@@ -369,7 +357,7 @@ def test_kept_back_layers_are_borrowed_from_the_same_clients_target() -> None:
 @pytest.mark.parametrize("weights, shares", [("samples", (0.25, 0.75)), ("uniform", (0.5, 0.5))])
 def test_the_average_by_hand(weights: Any, shares: tuple[float, float]) -> None:
     """Eq. 2 for both nets; the first client keeps its online bias back."""
-    task = job(FedSiamD(weights=weights), federation([points(0, 4)], views=Noisy()), logistic(2, 2))
+    task = job(FedSiamD(weights=weights), federation([points(0, 4)], views=NOISY), logistic(2, 2))
     first = FedSiamUp(TILTED, {}, torch.tensor([0.1]), 1)
     second = FedSiamUp(FLIPPED, EYE, torch.tensor([0.2]), 3)
     log: dict[str, float] = {}
@@ -467,9 +455,7 @@ def walk(method: FedSiamMT, steps: int, memory: FedSiamMemory | None = None, rou
     """Replies to visits of 1, 2, … steps of two samples from the pair (EYE, TILTED)."""
     told = FedSiamDown(TILTED, EYE, -inf)
     tasks = [
-        job(
-            method, federation([FLAT], views=Noisy()), logistic(2, 2), train=Training(steps=k, batch=2, lr=0.2, **train)
-        )
+        job(method, federation([FLAT], views=NOISY), logistic(2, 2), train=Training(steps=k, batch=2, lr=0.2, **train))
         for k in range(1, steps + 1)
     ]
     return [visit(task, 0, told, memory, round) for task in tasks]
@@ -554,10 +540,6 @@ def test_without_a_ramp_the_weight_is_one() -> None:
 MIXTURE = samples([[1.0, 0.0], [-0.5, 0.5], [0.0, 0.5], [-0.5, 1.5], [0.25, 1.0]], [1, 1, -1, -1, -1])
 
 
-def answers(model: Params, x: Tensor) -> Tensor:
-    return (2 * x @ model["fc.weight"].T + model["fc.bias"]).softmax(dim=1)
-
-
 def pull(distance: str, p: Tensor, q: Tensor) -> Tensor:
     """The gradient of J at the logits, sample by sample."""
     if distance == "kl":
@@ -568,22 +550,19 @@ def pull(distance: str, p: Tensor, q: Tensor) -> Tensor:
 
 def measure(distance: str, p: Tensor, q: Tensor) -> float:
     if distance == "kl":
-        return float((q * (q / p).log()).sum(dim=1).mean())
+        return by_hand.kl(q, p)
     return float((p - q).square().sum(dim=1).mean()) / (2 if distance == "mse" else 1)
-
-
-def down_to_weights(at_logits: Tensor, x: Tensor) -> Params:
-    return {"fc.weight": at_logits.T @ (2 * x), "fc.bias": at_logits.sum(dim=0)}
 
 
 def expected_gradient(data: Samples, distance: str, beta: float, over: str) -> Params:
     """Of L + β·J at the online net EYE with the target TILTED."""
-    p, q, n = answers(EYE, data.x), answers(TILTED, data.x), len(data)
-    found = down_to_weights(beta * pull(distance, p, q) / n, data.x)
-    shown = data.labeled
+    x, shown = 2 * data.x, data.labeled
+    p, q = by_hand.answers(EYE, x), by_hand.answers(TILTED, x)
+    found = by_hand.down_to_weights(beta * pull(distance, p, q), x)
     if len(shown):
-        wrong = (p[shown] - functional.one_hot(data.y[shown], 2)) / (len(shown) if over == "labeled" else n)
-        found = params.add(found, down_to_weights(wrong, data.x[shown]))
+        share = 1.0 if over == "labeled" else len(shown) / len(data)
+        own = by_hand.slope(EYE, x[shown], by_hand.one_hot(data.y[shown].tolist()))
+        found = params.add(found, params.scale(own, share))
     return found
 
 
@@ -598,7 +577,7 @@ def test_a_step_by_hand(data: Samples, over: Any, distance: Any, mixed: int) -> 
     reply = visit(task, 0, FedSiamDown(TILTED, EYE, -inf), None, round=4)
     expected = expected_gradient(data, distance, exp(-5 * 0.25), over)
     assert apart(params.sub(EYE, reply.up.online), expected) < 1e-5
-    far = measure(distance, answers(EYE, data.x), answers(TILTED, data.x))
+    far = measure(distance, by_hand.answers(EYE, 2 * data.x), by_hand.answers(TILTED, 2 * data.x))
     assert reply.metrics["loss_unlabeled"] == pytest.approx(far, rel=1e-4)
     assert ("loss_supervised" in reply.metrics) == bool(len(data.labeled))
     assert reply.up.n == len(data)
@@ -623,7 +602,7 @@ def test_both_nets_look_through_the_view_that_is_set(view: Any, factor: str) -> 
 
 def test_mixed_batches_at_clients_only() -> None:
     """Three labeled samples three times and six others: five in a batch make an epoch of three steps."""
-    data = federation([hide(points(0, 9), 3)], points(7, 9), points(9, 9), views=Noisy())
+    data = federation([hide(points(0, 9), 3)], points(7, 9), points(9, 9), views=NOISY)
     for mixed, steps in ((0, 2), (3, 3)):
         task = job(FedSiamMT(mixed=mixed), data, logistic(), train=replace(LIVELY, epochs=1), rounds=1)
         record = play_all(task).records[0]

@@ -7,7 +7,7 @@ from tacit.method import Training
 from tacit.methods.fedavg import FedAvg
 from tacit.methods.local_only import LocalOnly, LocalOnlyDown, LocalOnlyMemory
 from tacit.objectives import Supervised
-from tests.toys import federation, job, linear, play_all, points, rounds, same, visit
+from tests.toys import federation, job, linear, play_all, points, rounds, same, started, visit
 
 SUPERVISED = Supervised(view="plain")
 DATA = federation([points(0, 20), points(1, 10), points(2, 5)], test=points(8, 60))
@@ -43,7 +43,7 @@ def test_all_start_from_the_weights_every_other_method_starts_from() -> None:
     net, still = linear(), Training(lr=1e-30, momentum=0.0)
     given = job(LocalOnly(SUPERVISED), data, net, train=still, rounds=1)
     common = job(FedAvg(SUPERVISED), data, net)
-    begin = common.method.start(common.server(0, {})).w
+    begin = started(common).w
     assert all(same(visit(given, k, LocalOnlyDown()).model, begin) for k in (0, 1))
 
 

@@ -1,6 +1,5 @@
 """Overlap Local-SGD: workers are pulled to an anchor one communication old, and the anchor has momentum."""
 
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,14 +21,13 @@ from tacit.methods.overlap_sgd import OverlapMemory, OverlapSgd, OverlapState
 from tacit.objectives import FixMatch, Supervised
 from tacit.params import Params, lerp, mean, scale
 from tests.engines import farm
+from tests.methods import by_hand
 from tests.toys import (
-    PLAIN_SGD,
     EagerCourier,
     Moment,
     Quadratic,
     apart,
     federation,
-    finished,
     hide,
     images,
     job,
@@ -42,12 +40,12 @@ from tests.toys import (
     point,
     points,
     quadratics,
+    resumes,
     rounds,
     same,
+    steps,
     visit,
 )
-
-ONE_STEP = replace(PLAIN_SGD, steps=1)
 
 
 def given(method: Any = None, **options: Any) -> Job:
@@ -59,7 +57,7 @@ def given(method: Any = None, **options: Any) -> Job:
 
 def test_two_rounds_by_hand() -> None:
     method = OverlapSgd(Quadratic(), alpha=0.5, beta=0.5)
-    task = job(method, quadratics([[0.0, 1.0]], [[3.0, 1.0]]), point(1.0), train=ONE_STEP, rounds=2)
+    task = job(method, quadratics([[0.0, 1.0]], [[3.0, 1.0]]), point(1.0), train=steps(1), rounds=2)
     first, second = rounds(task)
     # steps to 0.9 and 1.2, half way back to z = 1; z: 1 + (1.025 - 1)
     assert [number(first.memories[k].x) for k in (0, 1)] == pytest.approx([0.95, 1.1], abs=1e-12)
@@ -172,11 +170,9 @@ def test_recomputed_statistics_are_those_of_the_anchor_after_its_momentum() -> N
 
 def test_kept_statistics_are_the_servers() -> None:
     task = with_batchnorm(Training(steps=2, batch=4, lr=0.1, buffers="keep"), server=images(9, 12))
-    server = task.server(0, {})
-    sent, downs = task.method.send(server, task.method.start(server))
-    merged = task.method.merge(server, sent, {k: visit(task, k, downs[k]).up for k in (0, 1)})
-    assert all(torch.equal(merged.z[name], sent.z[name]) for name in task.net.buffers)
-    assert apart(merged.z, sent.z) > 1e-3
+    first = by_hand.turn(task)
+    assert all(torch.equal(first.state.z[name], first.sent.z[name]) for name in task.net.buffers)
+    assert apart(first.state.z, first.sent.z) > 1e-3
 
 
 # Workers.
@@ -243,5 +239,4 @@ def test_labels_nowhere_are_refused(changes: dict[str, Any], tmp_path: Path) -> 
 
 def test_resumed_is_uninterrupted(tmp_path: Path) -> None:
     task = given(clients=5, cohort=3, rounds=4, train=Training(batch=6, lr=0.1, optimizer="keep"))
-    alone = finished(task, tmp_path / "alone")
-    assert all(finished(task, tmp_path / str(stop), stop) == alone for stop in (1, 3))
+    assert resumes(task, tmp_path)

@@ -15,12 +15,15 @@ from tacit.method import Holder, Training
 from tacit.methods.fedavg import FedAvg
 from tacit.methods.scaffold import Scaffold, ScaffoldDown, ScaffoldMemory, ScaffoldState, ScaffoldUp
 from tacit.objectives import FixMatch, Supervised
-from tacit.params import Params, mean
+from tacit.params import Params, mean, zeros_like
+from tests.methods import by_hand
 from tests.toys import (
     SIX,
+    TWO_EPOCHS,
     EagerCourier,
     Moment,
     Quadratic,
+    alone,
     apart,
     federation,
     hide,
@@ -35,20 +38,17 @@ from tests.toys import (
     quadratics,
     rounds,
     same,
+    started,
+    steps,
     visit,
 )
-
-
-def steps(count: int, lr: float = 0.1, **options: Any) -> Training:
-    return Training(**({"steps": count, "lr": lr, "momentum": 0.0, "batch": 4} | options))
-
 
 # Line 1.
 
 
 def test_control_variates_start_at_zero() -> None:
-    given = job(Scaffold(), federation([points(0, 20)]), linear())
-    state = given.method.start(given.server(0, {}))
+    given = alone(Scaffold(), points(0, 20))
+    state = started(given)
     assert state.c.keys() == set(given.net.trainable)
     assert all(value.eq(0).all() for value in state.c.values())
     assert not all(value.eq(0).all() for value in state.x.values())
@@ -65,9 +65,8 @@ def test_a_client_on_its_first_visit_has_a_variate_of_zero() -> None:
 
 def test_the_first_round_is_uniform_fedavg_and_the_second_is_not() -> None:
     data = federation([points(0, 20), points(1, 10), points(2, 5)])
-    train = Training(epochs=2, batch=6, lr=0.1)
-    moments = list(rounds(job(Scaffold(Supervised()), data, linear(), train=train, rounds=2)))
-    fedavg = list(rounds(job(FedAvg(Supervised(), "uniform"), data, linear(), train=train, rounds=2)))
+    moments = list(rounds(job(Scaffold(Supervised()), data, linear(), train=TWO_EPOCHS, rounds=2)))
+    fedavg = list(rounds(job(FedAvg(Supervised(), "uniform"), data, linear(), train=TWO_EPOCHS, rounds=2)))
     assert apart(moments[0].state.x, fedavg[0].state.w) < 1e-6
     assert apart(moments[1].state.x, fedavg[1].state.w) > 1e-3
 
@@ -142,7 +141,7 @@ OPTIMUM_OF_SIX = (0 * 1 + 1 * 3 + 2 * 2 - 1 * 1 + 4 * 0.5 - 3 * 2) / (1 + 3 + 2 
 
 def out_of_step(moment: Moment, clients: int = 6) -> float:
     """How far c is from the mean of all c_i."""
-    zero = {name: torch.zeros_like(value) for name, value in moment.state.c.items()}
+    zero = zeros_like(moment.state.c)
     variates = [moment.memories[k].c if k in moment.memories else zero for k in range(clients)]
     return apart(moment.state.c, mean(variates))
 
@@ -150,8 +149,7 @@ def out_of_step(moment: Moment, clients: int = 6) -> float:
 def six(courier: type[InlineCourier] = InlineCourier, **options: Any) -> list[Moment]:
     data = quadratics(*[[row] for row in SIX])
     method = Scaffold(Quadratic(), options.pop("option", "II"))
-    train = steps(3, lr=0.1)
-    return list(rounds(job(method, data, point(5.0), train=train, **options), courier=courier))
+    return list(rounds(job(method, data, point(5.0), train=steps(3), **options), courier=courier))
 
 
 @pytest.mark.parametrize("option", ["I", "II"])
@@ -209,7 +207,7 @@ def test_scaffold_reaches_the_optimum_of_two_quadratics_and_fedavg_does_not() ->
 @pytest.mark.parametrize("options", [{"momentum": 0.5}, {"momentum": 0.5, "nesterov": True}], ids=str)
 def test_it_does_so_with_momentum(options: dict[str, Any]) -> None:
     data = quadratics([[0.0, 1.0]], [[1.0, 3.0]])
-    train = steps(3, lr=0.1, **options)
+    train = steps(3, **options)
     x = play_all(job(Scaffold(Quadratic()), data, point(5.0), train=train, rounds=30)).state.x
     assert x["p"].item() == pytest.approx(0.75, abs=1e-9)
     w = play_all(job(FedAvg(Quadratic()), data, point(5.0), train=train, rounds=30)).state.w
@@ -282,20 +280,18 @@ def test_batch_statistics_have_no_control_variate() -> None:
     net = normed()
     data = federation([images(0, 12), images(1, 12)])
     given = job(Scaffold(Supervised(), server_lr=0.5), data, net, rounds=1)
-    server = given.server(0, {})
-    state, downs = given.method.send(server, given.method.start(server))
-    replies = {k: visit(given, k, downs[k]) for k in (0, 1)}
-    merged = given.method.merge(server, state, {k: reply.up for k, reply in replies.items()})
+    first = by_hand.turn(given)
     trainable = set(net.trainable)
     assert trainable < set(net.names)
-    for variate in (state.c, merged.c, replies[0].memory.c, replies[0].up.dc):
+    for variate in (first.sent.c, first.state.c, first.replies[0].memory.c, first.replies[0].up.dc):
         assert variate.keys() == trainable
+    x, one, two = first.sent.x, first.replies[0].model, first.replies[1].model
+    both = {name: (one[name] + two[name]) / 2 for name in net.names}
     for name in net.buffers:  # averaged in full, whatever the server's step
-        both = (replies[0].model[name] + replies[1].model[name]) / 2
-        assert torch.allclose(merged.x[name], both, atol=1e-6)
+        assert torch.allclose(first.state.x[name], both[name], atol=1e-6)
     for name in net.trainable:
-        half_way = state.x[name] + 0.5 * ((replies[0].model[name] + replies[1].model[name]) / 2 - state.x[name])
-        assert torch.allclose(merged.x[name], half_way, atol=1e-6)
+        half_way = x[name] + 0.5 * (both[name] - x[name])
+        assert torch.allclose(first.state.x[name], half_way, atol=1e-6)
 
 
 def test_recomputed_statistics_are_those_of_the_model_after_the_servers_step() -> None:
@@ -320,8 +316,8 @@ def test_where_nothing_moves_the_control_variate_stays() -> None:
 
 def test_a_client_may_keep_its_batch_statistics() -> None:
     net = normed()
-    given = job(Scaffold(Supervised()), federation([images(0, 12)]), net, train=Training(batch=4, buffers="keep"))
-    state = given.method.start(given.server(0, {}))
+    given = alone(Scaffold(Supervised()), images(0, 12), net, train=Training(batch=4, buffers="keep"))
+    state = started(given)
     first = visit(given, 0, ScaffoldDown(state.x, state.c))
     received = ScaffoldDown(net.init(given.streams.at("what others made of it")), state.c)
     own = ScaffoldDown(received.x | first.memory.kept.buffers, state.c)
@@ -362,7 +358,7 @@ def test_the_server_keeps_its_momentum_if_told_to() -> None:
 
 
 def test_control_variates_live_on_the_device_of_the_run() -> None:
-    server = replace(job(Scaffold(), federation([points(0, 4)]), linear()).server(0, {}), device=torch.device("meta"))
+    server = replace(alone(Scaffold(), points(0, 4)).server(0, {}), device=torch.device("meta"))
     assert {value.device.type for value in Scaffold().start(server).c.values()} == {"meta"}
 
 

@@ -25,11 +25,13 @@ from tacit.methods.semifl import SemiFl, SemiFlState, _FixAndMix
 from tacit.objectives import Supervised
 from tacit.objectives.parts import beta_shares
 from tacit.params import mean
+from tests.methods import by_hand
+from tests.objectives.bench import Scaled
 from tests.toys import (
+    TWO_EPOCHS,
     Identity,
     apart,
     federation,
-    finished,
     hide,
     images,
     job,
@@ -38,24 +40,21 @@ from tests.toys import (
     p,
     play_all,
     points,
+    resumes,
     rounds,
     same,
+    started,
     text,
     unlabeled,
     visit,
     with_batchnorm,
 )
 
-TRAIN = Training(epochs=2, batch=6, lr=0.1)
 SURE = 0.5  # a threshold that an untrained linear model reaches for some samples and not for all
 
 
 def given(method: SemiFl | None = None, **options: Any) -> Job:
-    return unlabeled(method or SemiFl(threshold=SURE), **{"train": TRAIN} | options)
-
-
-def started(task: Job) -> Any:
-    return task.method.start(task.server(0, {}))
+    return unlabeled(method or SemiFl(threshold=SURE), **options)
 
 
 # Labels.
@@ -85,22 +84,9 @@ def test_labels_are_given_in_evaluation_mode() -> None:
     assert not torch.allclose(first, second, atol=1e-3)
 
 
-@dataclass(frozen=True)
-class Marked(Identity):
-    """Views that can be told apart: the weak one is the input times 3, the strong one times 5, the plain one itself."""
-
-    def weak(self, x: Tensor, stream: torch.Generator) -> Tensor:
-        """Times 3."""
-        return 3 * x
-
-    def strong(self, x: Tensor, stream: torch.Generator) -> Tensor:
-        """Times 5."""
-        return 5 * x
-
-
-@pytest.mark.parametrize("view, factor", [("weak", 3), ("plain", 1), ("strong", 5)])
-def test_labels_are_given_to_the_view_asked_for(view: Any, factor: int) -> None:
-    task = given(SemiFl(threshold=SURE, view=view), views=Marked())
+@pytest.mark.parametrize("view, factor", [("weak", 2), ("plain", 1), ("strong", 0.5)])
+def test_labels_are_given_to_the_view_asked_for(view: Any, factor: float) -> None:
+    task = given(SemiFl(threshold=SURE, view=view), views=Scaled())
     w = started(task).w
     labels, sure = confident(functional.softmax(linear().apply(w, factor * points(0, 20).x), dim=1), SURE)
     reply = visit(task, 0, WeightsDown(w))
@@ -152,7 +138,7 @@ X = [[1.0, 0, 0, 0], [0, 1.0, 0, 0], [0, 0, 1.0, 0], [0, 0, 0, 1.0]]
 @pytest.mark.parametrize("weight", [1.0, 0.25, 0.0])
 def test_fix_and_mix_by_hand(weight: float) -> None:
     x, labels, rows = torch.tensor(X), torch.tensor([2, 0, 1, 1]), torch.tensor([0, 2])  # 1 and 3 are not confident
-    task = given(SemiFl(weight=weight), views=Marked())
+    task = given(SemiFl(weight=weight), views=Scaled())
     client, w = task.client(0, 0), started(task).w
     index = torch.tensor([1, 0])  # of the fix set: samples 2 and 0
     batch = Batch(x[:0], labels[:0], x[rows[index]], index)
@@ -163,8 +149,8 @@ def test_fix_and_mix_by_hand(weight: float) -> None:
     fix = mixture = 0.0
     for j, sample in enumerate((2, 0)):
         other, own_share = int(partner[j]), float(share[j])
-        strong = linear().apply(w, 5 * x[sample : sample + 1])[0].log_softmax(0)
-        blend = 3 * (own_share * x[sample] + (1 - own_share) * x[other])
+        strong = linear().apply(w, 0.5 * x[sample : sample + 1])[0].log_softmax(0)
+        blend = 2 * (own_share * x[sample] + (1 - own_share) * x[other])
         mixed = linear().apply(w, blend[None])[0].log_softmax(0)
         fix -= float(strong[labels[sample]]) / 2
         own, theirs = float(mixed[labels[sample]]), float(mixed[labels[other]])
@@ -232,15 +218,14 @@ def test_where_nobody_arrives_the_momentum_waits() -> None:
 
 def test_alternate_training_ends_every_round_with_the_servers_labels() -> None:
     task = given(SemiFl(threshold=SURE))
-    state, server = started(task), task.server(0, {})
-    sent, downs = task.method.send(server, state)
-    assert all(same(down.w, state.w) for down in downs.values())
-    assert sent is state
-    ups = {k: visit(task, k, downs[k]).up for k in range(3)}
-    average = mean([up.w for up in ups.values()])  # the first step of momentum is the mean itself, up to rounding
-    expected = fit(server, average, Supervised()).params
-    assert apart(task.method.merge(server, state, ups).w, expected) < 1e-5
-    assert apart(task.method.merge(server, state, ups).w, average) > 1e-3
+    state = started(task)
+    first = by_hand.turn(task, 0, state)
+    assert all(same(down.w, state.w) for down in first.downs.values())
+    assert first.sent is state
+    average = mean([first.replies[k].up.w for k in range(3)])  # the first step of momentum is the mean, up to rounding
+    expected = fit(task.server(0, {}), average, Supervised()).params
+    assert apart(first.state.w, expected) < 1e-5
+    assert apart(first.state.w, average) > 1e-3
 
 
 def test_alternate_training_begins_with_labels_from_streams_of_their_own() -> None:
@@ -309,15 +294,15 @@ def test_lost_uploads_are_left_out_and_rounds_go_on() -> None:
 
 
 def test_momentum_is_kept_by_clients_and_server_where_asked() -> None:
-    moment = list(rounds(given(train=replace(TRAIN, optimizer="keep"))))[-1]
+    moment = list(rounds(given(train=replace(TWO_EPOCHS, optimizer="keep"))))[-1]
     assert moment.state.kept.velocity is not None
     assert all(moment.memories[k].velocity is not None for k in range(3))
 
 
 def test_a_client_that_only_listened_keeps_what_it_had() -> None:
-    task = given(SemiFl(threshold=1.0), train=replace(TRAIN, optimizer="keep"))
+    task = given(SemiFl(threshold=1.0), train=replace(TWO_EPOCHS, optimizer="keep"))
     w = started(task).w
-    memory = visit(given(train=replace(TRAIN, optimizer="keep")), 0, WeightsDown(w)).memory
+    memory = visit(given(train=replace(TWO_EPOCHS, optimizer="keep")), 0, WeightsDown(w)).memory
     assert visit(task, 0, WeightsDown(w), memory).memory is memory
 
 
@@ -339,6 +324,5 @@ def test_text_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("alternate", [True, False])
 def test_resumed_is_uninterrupted(alternate: bool, tmp_path: Path) -> None:
     method = SemiFl(threshold=SURE, alternate=alternate)
-    task = given(method, clients=4, cohort=2, rounds=4, train=replace(TRAIN, optimizer="keep"))
-    alone = finished(task, tmp_path / "alone")
-    assert all(finished(task, tmp_path / str(stop), stop) == alone for stop in (1, 3))
+    task = given(method, clients=4, cohort=2, rounds=4, train=replace(TWO_EPOCHS, optimizer="keep"))
+    assert resumes(task, tmp_path)

@@ -5,7 +5,7 @@ from tacit.method import Needs, Training
 from tacit.methods.server_only import ServerOnly
 from tacit.objectives import Supervised
 from tacit.params import Params
-from tests.toys import apart, federation, hide, job, linear, play_all, points, same
+from tests.toys import apart, federation, hide, job, linear, play_all, points, same, started
 
 SUPERVISED = Supervised(view="plain")
 TRAIN = Training(batch=6, lr=0.1, optimizer="keep")
@@ -14,7 +14,7 @@ TRAIN = Training(batch=6, lr=0.1, optimizer="keep")
 def test_it_is_the_servers_training_round_after_round() -> None:
     given = job(ServerOnly(SUPERVISED), federation([hide(points(0, 20))], server=points(9, 14)), linear(), train=TRAIN)
     played = play_all(given)
-    w: Params = given.method.start(given.server(0, {})).w
+    w: Params = started(given).w
     kept = None
     for round in range(3):
         trained = fit(given.server(round, {}), w, SUPERVISED, kept=kept)
@@ -24,7 +24,7 @@ def test_it_is_the_servers_training_round_after_round() -> None:
     assert [record.server["steps"] for record in played.records] == [3, 3, 3]
     assert all("loss_supervised" in record.server for record in played.records)
     assert given.method.model(played.state) is played.state.w
-    assert apart(w, given.method.start(given.server(0, {})).w) > 1e-2
+    assert apart(w, started(given).w) > 1e-2
 
 
 def test_clients_do_not_matter() -> None:

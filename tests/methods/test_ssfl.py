@@ -20,11 +20,12 @@ from tacit.method import Training
 from tacit.methods.fedavg import FedAvg
 from tacit.methods.ssfl import FedRgd, Ssfl, SsflState, diversity, draw
 from tacit.objectives import FixMatch, PseudoLabel, Supervised
-from tacit.params import mean
+from tacit.params import Params, mean
+from tests.methods import by_hand
 from tests.toys import (
+    TWO_EPOCHS,
     Quadratic,
     apart,
-    finished,
     images,
     job,
     p,
@@ -32,14 +33,14 @@ from tests.toys import (
     point,
     points,
     quadratics,
+    resumes,
     rounds,
     same,
+    started,
+    steps,
     unlabeled,
-    visit,
     with_batchnorm,
 )
-
-TRAIN = Training(epochs=2, batch=6, lr=0.1)
 
 
 def up(*value: float) -> WeightsUp:
@@ -48,8 +49,7 @@ def up(*value: float) -> WeightsUp:
 
 def given(method: Any = None, **options: Any) -> Job:
     """Users who believe nearly everything."""
-    settings: dict[str, Any] = {"clients": 4, "train": TRAIN, "rounds": 4} | options
-    return unlabeled(method or Ssfl(FixMatch(threshold=0.4), period=3), **settings)
+    return unlabeled(method or Ssfl(FixMatch(threshold=0.4), period=3), **{"clients": 4, "rounds": 4} | options)
 
 
 def merged(groups: int, ups: Mapping[int, WeightsUp], *own: float) -> Any:
@@ -92,7 +92,7 @@ def test_groups_of_equal_size_average_to_the_mean_with_the_server_once_for_each_
 
 def test_one_group_is_uniform_fedavg_with_the_server_among_the_clients_to_the_last_bit() -> None:
     rows = [[[0.3, 1.0]], [[1.0, 3.0]], [[-2.0, 0.7]]]
-    train = Training(steps=5, lr=0.1, momentum=0.0, batch=4)
+    train = steps(5)
     alone = job(FedAvg(Quadratic(), "uniform"), quadratics(*rows), point(5.0), train=train)
     shared = quadratics(*rows[1:], server=rows[0])
     for method in (Ssfl(Quadratic(), period=5), FedRgd(Quadratic(), period=5, groups=1)):
@@ -175,7 +175,7 @@ def test_newcomers_get_w_avg_or_some_groups_mean(newcomers: Any) -> None:
 
 def test_in_the_first_round_all_start_alike() -> None:
     task = given(FedRgd(newcomers="group"))
-    state = task.method.start(task.server(0, {}))
+    state = started(task)
     _, downs = task.method.send(task.server(0, {}), state)
     assert all(same(down.w, state.w) for down in downs.values())
 
@@ -191,14 +191,14 @@ def test_server_and_users_make_t_steps_whatever_train_says() -> None:
 
 
 def test_period_0_leaves_it_to_train_and_server() -> None:
-    server = replace(TRAIN, epochs=3, batch=4)
+    server = replace(TWO_EPOCHS, epochs=3, batch=4)
     record = play_all(given(Ssfl(period=0), rounds=1, server_train=server)).records[0]
     assert record.metrics["steps"]["mean"] == 2 * 4  # 2 epochs of ⌈20/6⌉ batches
     assert record.server["steps"] == 3 * 3  # 3 epochs of 12/4 batches
 
 
 def test_a_period_of_all_batches_is_one_epoch_to_the_last_bit() -> None:
-    objective, once = FixMatch(threshold=0.4), replace(TRAIN, epochs=1)
+    objective, once = FixMatch(threshold=0.4), replace(TWO_EPOCHS, epochs=1)
     server = replace(once, batch=3)  # 12/3 = ⌈20/6⌉ = 4 batches
     steps = play_all(given(Ssfl(objective, period=4), train=once, server_train=server))
     epoch = play_all(given(Ssfl(objective, period=0), train=once, server_train=server))
@@ -253,27 +253,23 @@ def test_the_diversity_logged_is_that_of_the_moves_from_what_each_user_got() -> 
     method = FedRgd(FixMatch(threshold=0.4), period=3)
     task = given(method)
     state = list(rounds(task))[1].state
-    log: dict[str, float] = {}
-    server = task.server(2, log)
-    sent, downs = method.send(server, state)
-    ups = {k: visit(task, k, downs[k], round=2).up for k in range(4)}
-    method.merge(server, sent, ups)
-    moves = [torch.cat([(ups[k].w[n] - downs[k].w[n]).reshape(-1) for n in task.net.trainable]) for k in range(4)]
+    third = by_hand.turn(task, 2, state)
+    moves = [
+        torch.cat([(third.replies[k].up.w[n] - third.downs[k].w[n]).reshape(-1) for n in task.net.trainable])
+        for k in range(4)
+    ]
     expected = sum(float(move @ move) for move in moves) / float(sum(moves) @ sum(moves))  # type: ignore[operator]
-    assert log["weight_diversity"] == pytest.approx(expected, rel=1e-5)
-    assert log["weight_diversity_last_layer"] == pytest.approx(expected, rel=1e-5)  # a linear model has no other
+    assert third.log["weight_diversity"] == pytest.approx(expected, rel=1e-5)
+    assert third.log["weight_diversity_last_layer"] == pytest.approx(expected, rel=1e-5)  # a linear model has no other
 
 
 def test_the_last_layer_is_that_of_the_classifier() -> None:
     task = with_batchnorm(Ssfl(FixMatch(threshold=0.0), period=2))
-    log: dict[str, float] = {}
-    server = task.server(0, log)
-    sent, downs = task.method.send(server, task.method.start(server))
-    ups = {k: visit(task, k, downs[k]).up for k in range(2)}
-    task.method.merge(server, sent, ups)
-    moves = [{n: ups[k].w[n] - downs[k].w[n] for n in ("fc3.weight", "fc3.bias")} for k in range(2)]
-    assert log["weight_diversity_last_layer"] == pytest.approx(diversity(moves), rel=1e-6)
-    assert log["weight_diversity"] != pytest.approx(diversity(moves), rel=1e-3)
+    first = by_hand.turn(task)
+    last_layer = ("fc3.weight", "fc3.bias")
+    moves = [{n: first.replies[k].up.w[n] - first.downs[k].w[n] for n in last_layer} for k in range(2)]
+    assert first.log["weight_diversity_last_layer"] == pytest.approx(diversity(moves), rel=1e-6)
+    assert first.log["weight_diversity"] != pytest.approx(diversity(moves), rel=1e-3)
 
 
 def test_a_network_whose_parameters_have_no_layer_has_a_diversity_too() -> None:
@@ -307,7 +303,7 @@ def test_as_released_every_group_has_a_server_model_with_streams_of_its_own() ->
 
 
 def test_each_server_model_keeps_its_own_momentum() -> None:
-    method, kept = released(), replace(TRAIN, optimizer="keep")
+    method, kept = released(), replace(TWO_EPOCHS, optimizer="keep")
     state = list(rounds(given(method, train=kept)))[-1].state
     assert [memory.velocity is not None for memory in state.kept] == [True, True]
     assert not same(state.kept[0].velocity, state.kept[1].velocity)
@@ -321,22 +317,24 @@ def test_each_server_model_keeps_its_own_momentum() -> None:
 
 
 def test_users_keep_their_momentum_too() -> None:
-    moments = list(rounds(given(released(), train=replace(TRAIN, optimizer="keep"))))
+    moments = list(rounds(given(released(), train=replace(TWO_EPOCHS, optimizer="keep"))))
     assert all(moments[-1].memories[k].velocity is not None for k in range(4))
+
+
+def average_of(turn: by_hand.Turn) -> Params:
+    """Of the server's model and those of two users."""
+    return mean([turn.sent.own[0], *(turn.replies[k].up.w for k in range(2))])
 
 
 def test_batch_statistics_stay_with_server_and_users() -> None:
     keep = Training(batch=4, lr=0.05, buffers="keep")
     task = with_batchnorm(Ssfl(FixMatch(threshold=0.0), period=2), train=keep)
-    server = task.server(0, {})
-    state, downs = task.method.send(server, task.method.start(server))
-    ups = {k: visit(task, k, downs[k]).up for k in range(2)}
-    after = task.method.merge(server, state, ups)
-    averaged = mean([state.own[0], ups[0].w, ups[1].w])
+    first = by_hand.turn(task)
+    own, averaged = first.sent.own[0], average_of(first)
     for name in task.net.buffers:
-        assert torch.equal(after.w[name], state.own[0][name])
+        assert torch.equal(first.state.w[name], own[name])
     for name in task.net.trainable:
-        assert torch.equal(after.w[name], averaged[name])
+        assert torch.equal(first.state.w[name], averaged[name])
     last = list(rounds(task))[-1]
     for name in task.net.buffers:
         assert not torch.equal(last.memories[0].buffers[name], last.state.w[name])
@@ -344,10 +342,8 @@ def test_batch_statistics_stay_with_server_and_users() -> None:
 
 def test_averaged_statistics_are_averaged() -> None:
     task = with_batchnorm(Ssfl(FixMatch(threshold=0.0), period=2))
-    server = task.server(0, {})
-    state, downs = task.method.send(server, task.method.start(server))
-    ups = {k: visit(task, k, downs[k]).up for k in range(2)}
-    assert same(task.method.merge(server, state, ups).w, mean([state.own[0], ups[0].w, ups[1].w]))
+    first = by_hand.turn(task)
+    assert same(first.state.w, average_of(first))
 
 
 def test_recomputed_statistics_are_those_of_w_avg_and_of_each_groups_mean() -> None:
@@ -385,15 +381,14 @@ def test_lost_uploads_are_left_out_of_groups_and_mean() -> None:
 def test_a_user_without_samples_only_listens() -> None:
     task = given()
     empty = replace(task.client(0, 0), data=points(0, 0))
-    w = task.method.start(task.server(0, {})).w
+    w = started(task).w
     assert task.method.client_update(empty, None, WeightsDown(w)).up is None
 
 
 @pytest.mark.parametrize("method", [FedRgd(FixMatch(threshold=0.4), period=3), released()], ids=["written", "released"])
 def test_resumed_is_uninterrupted(method: Any, tmp_path: Path) -> None:
-    task = given(method, clients=5, cohort=3, train=replace(TRAIN, optimizer="keep"))
-    alone = finished(task, tmp_path / "alone")
-    assert all(finished(task, tmp_path / str(stop), stop) == alone for stop in (1, 3))
+    task = given(method, clients=5, cohort=3, train=replace(TWO_EPOCHS, optimizer="keep"))
+    assert resumes(task, tmp_path)
 
 
 # Eq. 9, by hand: γ·max(cos(π·c·(t - eM/B)/(EM/B - eM/B)), ε). With T iterations to a round, t = round·T.

@@ -1,4 +1,4 @@
-"""One client on a bench: views that can be told apart and a net whose logits are the view itself."""
+"""One client on a bench: views that can be told apart and nets whose logits are the view itself, or nearly."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +13,10 @@ from tacit.methods.fedavg import FedAvg
 from tacit.nets import Net
 from tacit.params import Params
 from tacit.random import Streams
-from tests.toys import PLAIN_SGD, federation, job
+from tests.toys import PLAIN_SGD, Noisy, alone, steps
+
+NOISY = Noisy(0.3, 1.0)
+ONE_STEP = steps(1, batch=8, lr=1.0)  # so a change is the negative gradient
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,9 +39,9 @@ class Scaled:
 
 
 def client(
-    data: Samples, net: Net, train: Training = PLAIN_SGD, views: Any = None, round: int = 0, rounds: int = 3
+    data: Samples, net: Net, train: Training = PLAIN_SGD, round: int = 0, views: Any = None, rounds: int = 3
 ) -> ClientContext:
-    return job(FedAvg(), federation([data], views=views), net, train=train, rounds=rounds).client(round, 0)
+    return alone(FedAvg(), data, net, views, train=train, rounds=rounds).client(round, 0)
 
 
 def start(net: Net) -> Params:
@@ -60,6 +63,14 @@ def whole(holder: ClientContext) -> Batch:
     return Batch(data.x[row], data.y[row], data.x[row_u], row_u)
 
 
-# A linear net with weight diag(1) and no bias: the logits are the view itself.
-EYE: Params = {"fc.weight": torch.eye(2), "fc.bias": torch.zeros(2)}
+# Linear nets.
+
+
+def eye(classes: int) -> Params:
+    """Weight diag(1) and no bias: the logits are the view itself."""
+    return {"fc.weight": torch.eye(classes), "fc.bias": torch.zeros(classes)}
+
+
+EYE = eye(2)
 FLIPPED: Params = {"fc.weight": -torch.eye(2), "fc.bias": torch.zeros(2)}  # answers the other class throughout
+TILTED: Params = {"fc.weight": torch.tensor([[0.5, -1.0], [2.0, 0.25]]), "fc.bias": torch.tensor([0.125, -0.5])}

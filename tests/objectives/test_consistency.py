@@ -11,8 +11,7 @@ from tacit.method import Training
 from tacit.nets import build
 from tacit.objectives import MeanTeacher, Mixup, Pi, Supervised
 from tacit.objectives.consistency import _partners
-from tests.objectives.bench import EYE, FLIPPED, Scaled, client, start, whole
-from tests.objectives.test_every import Noisy
+from tests.objectives.bench import EYE, FLIPPED, NOISY, Scaled, client, start, whole
 from tests.toys import apart, hide, images, linear, points, same, samples
 
 
@@ -48,7 +47,7 @@ def test_the_teacher_follows_as_slowly_as_asked() -> None:
 
 @pytest.mark.parametrize("net", [linear(), build("cnn", (1, 16, 16), 3, "batch")], ids=["points", "images"])
 def test_a_teacher_without_memory_is_the_pi_model(net: Any) -> None:
-    data, views = (points(0, 20), Noisy()) if len(net.trainable) == 2 else (images(0, 20), None)
+    data, views = (points(0, 20), NOISY) if len(net.trainable) == 2 else (images(0, 20), None)
     holder = client(hide(data, shown=6), net, Training(batch=5, lr=0.1), views=views)
     one, other = fit(holder, start(net), Pi(ramp=0)), fit(holder, start(net), MeanTeacher(alpha=0.0, ramp=0))
     assert same(one.params, other.params)
@@ -86,9 +85,9 @@ def test_mixup_by_hand() -> None:
 
 def test_mixup_of_unlabeled_samples_by_hand() -> None:
     """Answers and mixture are of the same view of an image, as in interpolation consistency training."""
-    holder = client(samples([[1.0, 0.0], [0.2, 0.9], [0.4, 0.1]], [-1, -1, -1]), linear(2, 2), views=Noisy())
+    holder = client(samples([[1.0, 0.0], [0.2, 0.9], [0.4, 0.1]], [-1, -1, -1]), linear(2, 2), views=NOISY)
     batch = whole(holder)
-    u = Noisy().weak(batch.u, holder.stream("unlabeled views"))
+    u = NOISY.weak(batch.u, holder.stream("unlabeled views"))
     partner, share = _partners(3, 1.0, holder.stream("mixup unlabeled"), u)
     q, lam = u.softmax(dim=1), share[:, None]
     mixed = lam * u + (1 - lam) * u[partner]

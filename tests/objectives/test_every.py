@@ -1,7 +1,7 @@
 """What holds for every objective: it learns wherever labels are, from the right view, and repeats itself."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,8 @@ from tacit.nets import build
 from tacit.objectives import OBJECTIVES
 from tacit.objectives.parts import Teacher
 from tacit.params import Params
-from tests.objectives.bench import EYE, client, gradient, leaves, start, whole
-from tests.toys import apart, federation, hide, images, job, linear, points, rounds, same, samples
+from tests.objectives.bench import EYE, NOISY, client, gradient, leaves, start, whole
+from tests.toys import TWO_EPOCHS, apart, federation, hide, images, job, linear, points, rounds, same, samples
 
 # Settings with which a model that knows nothing yet still learns from unlabeled samples.
 EAGER: dict[str, dict[str, Any]] = {
@@ -41,22 +41,8 @@ def make(name: str, **more: Any) -> Any:
     return OBJECTIVES[name](**EAGER.get(name, {}) | more)
 
 
-@dataclass(frozen=True)
-class Noisy:
-    """Views with noise from their streams."""
-
-    def plain(self, x: Tensor) -> Tensor:
-        return x * 1.0
-
-    def weak(self, x: Tensor, stream: torch.Generator) -> Tensor:
-        return x + 0.3 * torch.randn(x.shape, generator=stream)
-
-    def strong(self, x: Tensor, stream: torch.Generator) -> Tensor:
-        return x + torch.randn(x.shape, generator=stream)
-
-
 def holder_of(data: Samples, **more: Any) -> ClientContext:
-    return client(data, linear(), Training(batch=6, lr=0.1, epochs=2), views=Noisy(), **more)
+    return client(data, linear(), TWO_EPOCHS, views=NOISY, **more)
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
@@ -108,7 +94,7 @@ def test_the_received_model_is_left_alone(name: str) -> None:
 def test_the_gradient_of_unlabeled_samples_is_that_of_the_loss_with_targets_held(name: str) -> None:
     """Released baselines detach the strong view and learn nothing, or let gradient into the target."""
     data = samples([[1.0, 0.0], [0.0, 0.7], [0.5, 0.1]], [-1, -1, -1])
-    holder = client(data, linear(2, 2), views=Noisy())
+    holder = client(data, linear(2, 2), views=NOISY)
     w = leaves(EYE)
     found = gradient(make(name).visit(holder, EYE, {}).cost(w, whole(holder)).total, w)
     numeric = _numeric_gradient(make(name), holder)
@@ -126,7 +112,7 @@ def test_the_labeler_answers_without_gradient(labeler: Any) -> None:
 
 @pytest.mark.parametrize("name", SEMI)
 def test_passes_with_gradient_learn_and_passes_without_label(name: str) -> None:
-    holder = client(hide(points(0, 6)), linear(), views=Noisy())
+    holder = client(hide(points(0, 6)), linear(), views=NOISY)
     real, passes = holder.net.apply, []
 
     def watched(params: Mapping[str, Tensor], x: Tensor, train: bool = False) -> Tensor:
@@ -169,7 +155,7 @@ def _numeric_gradient(objective: Objective, holder: ClientContext) -> Params:
         for place in range(value.numel()):
             cost = []
             for step in (epsilon, -epsilon):
-                w = {key: tensor.clone().requires_grad_() for key, tensor in EYE.items()}
+                w = leaves(EYE)
                 with torch.no_grad():
                     w[name].view(-1)[place] += step
                 cost.append(float(objective.visit(holder, EYE, {}).cost(w, whole(holder)).total.detach()))

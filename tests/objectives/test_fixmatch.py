@@ -1,7 +1,7 @@
 """What a batch costs: FixMatch teaches the strong view and only it, and is supervised learning where all is labeled."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import log
 from typing import Any
 
@@ -17,7 +17,7 @@ from tacit.nets import Net, build
 from tacit.objectives import FixMatch, Supervised
 from tacit.params import Params, clone
 from tests.objectives.bench import EYE, FLIPPED, Scaled, client, gradient, leaves, start, whole
-from tests.toys import Identity, apart, hide, images, linear, points, same, samples
+from tests.toys import Noisy, apart, hide, images, linear, points, same, samples
 
 
 def test_supervised_by_hand() -> None:
@@ -193,16 +193,6 @@ def test_labeling_leaves_the_received_model_alone() -> None:
     assert same(received, before)
 
 
-@dataclass(frozen=True)
-class Noisy(Identity):
-    """Weak and strong views with noise from their streams."""
-
-    def weak(self, x: Tensor, stream: torch.Generator) -> Tensor:
-        return x + torch.randn(x.shape, generator=stream)
-
-    strong = weak
-
-
 def test_unlabeled_data_does_not_change_how_labeled_images_are_augmented() -> None:
     net = linear()
     seen: list[Tensor] = []
@@ -217,7 +207,7 @@ def test_unlabeled_data_does_not_change_how_labeled_images_are_augmented() -> No
     net.apply = spy(net.apply)  # type: ignore[method-assign]
     alone, more = points(0, 12), hide(points(1, 12))
     for data in (alone, Samples(torch.cat([alone.x, more.x]), torch.cat([alone.y, more.y]))):
-        fit(client(data, net, views=Noisy()), start(net), FixMatch())
+        fit(client(data, net, views=Noisy(1.0, 1.0)), start(net), FixMatch())
     # Three batches of four alone; then three passes that label, each followed by one over labeled and strong views.
     assert len(seen) == 3 + 3 * 2
     assert torch.equal(torch.cat(seen[:3]), torch.cat([both[:4] for both in seen[4::2]]))
@@ -225,7 +215,7 @@ def test_unlabeled_data_does_not_change_how_labeled_images_are_augmented() -> No
 
 def test_a_visit_is_repeatable() -> None:
     net = linear()
-    holder = client(hide(points(0, 20), shown=5), net, views=Noisy())
+    holder = client(hide(points(0, 20), shown=5), net, views=Noisy(1.0, 1.0))
     objective = FixMatch(threshold=0.4)
     first = fit(holder, start(net), objective)
     assert same(fit(holder, start(net), objective).params, first.params)
