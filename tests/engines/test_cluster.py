@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from tacit import config as configs
 from tacit import simulation
 from tacit.deploy import programs
 from tacit.errors import TacitError
+from tacit.experiment import Experiment
 from tests.deploy.machines import free_port
 from tests.engines import farm
 
@@ -53,6 +55,14 @@ def test_an_address_where_nothing_answers_is_refused_at_once(where: str, monkeyp
     monkeypatch.setenv("RAY_ADDRESS", address if where == "RAY_ADDRESS" else "")
     with pytest.raises(TacitError, match=f"no Ray cluster answers at {address}: check engine.ray or RAY_ADDRESS"):
         simulation.cluster(address if where == "setting" else None)
+
+
+def test_a_run_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    data = farm.write_images(tmp_path / "images.npz")
+    options = {"data": str(data), "clients": 3, "engine": "flower", "engine.ray": f"127.0.0.1:{free_port()}"}
+    with pytest.raises(TacitError, match="no Ray cluster answers"):
+        Experiment.create(configs.from_options(options), tmp_path / "run")
+    assert [path.name for path in tmp_path.iterdir()] == ["images.npz"]
 
 
 def test_without_an_address_ray_is_started_here(monkeypatch: pytest.MonkeyPatch) -> None:
