@@ -59,7 +59,13 @@ def test_an_address_where_nothing_answers_is_refused_at_once(where: str, monkeyp
 
 def test_a_run_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     data = farm.write_images(tmp_path / "images.npz")
-    options = {"data": str(data), "clients": 3, "engine": "flower", "engine.ray": f"127.0.0.1:{free_port()}"}
+    options = {
+        "data": str(data),
+        "clients": 3,
+        "per_class": 3,
+        "engine": "flower",
+        "engine.ray": f"127.0.0.1:{free_port()}",
+    }
     with pytest.raises(TacitError, match="no Ray cluster answers"):
         Experiment.create(configs.from_options(options), tmp_path / "run")
     assert [path.name for path in tmp_path.iterdir()] == ["images.npz"]
