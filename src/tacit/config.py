@@ -42,7 +42,7 @@ class EngineConfig:
     """What carries the rounds; nothing here changes the resulting model, except a deadline that strikes."""
 
     name: Literal["local", "flower"] = "local"  # worker processes on this machine, or Flower's simulation on Ray
-    ray: str | None = None  # address of the Ray cluster that Flower uses; one is started here when not given
+    ray: str | None = None  # address of a Ray cluster for Flower; RAY_ADDRESS, or one started here when not given
     workers: Annotated[int, Field(ge=0)] | None = None  # processes; one per core when not given, 0 = in this process
     strict: bool = False  # without processes too, send everything through encode and decode
     device: str = "cpu"  # torch device
