@@ -51,7 +51,7 @@ def page(sheet: Sheet, runs: Sequence[Run], command: str, reduced: Mapping[str, 
     sections = [
         html.section("Results", f"{results}\n<div class='note'>\n{notes}\n</div>"),
         html.section("Costs of one run", costs),
-        *(pages.about_runs(runs) if runs else []),
+        *(pages.about_runs(runs, sheet.rows) if runs else []),
         *pages.ending(runs, command),
     ]
     return html.document(sheet.title, "\n".join(part for part in opening if part), sections)

@@ -92,6 +92,7 @@ class Sheet:
     paper: str  # who printed the numbers
     about: str
     blocks: list[Block]
+    rows: list[str]  # titles of all rows in the order of the file, the bounds last
     doubts: list[str]  # the footnotes, in the order of their numbers
     call: str  # what to run it by: a name, or the path of one's own file
 
@@ -122,7 +123,8 @@ def build(benchmark: Benchmark, found: Sequence[Spot], measured: Mapping[Place, 
     title = f"{benchmark.title} ({QUICK})" if quick else benchmark.title
     doubts = [doubt.why for doubt in benchmark.doubts]
     call = benchmark.name if benchmark.name in files.names() else str(benchmark.path)
-    return Sheet(benchmark.name, title, benchmark.paper, benchmark.about, blocks, doubts, call)
+    rows = list(dict.fromkeys(row.title for row in [*benchmark.rows.values(), *(spot.row for spot in found)]))
+    return Sheet(benchmark.name, title, benchmark.paper, benchmark.about, blocks, rows, doubts, call)
 
 
 def _lines(benchmark: Benchmark, here: Sequence[Spot], measured: Mapping[Place, Seeds]) -> list[Line]:
