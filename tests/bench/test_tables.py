@@ -50,7 +50,7 @@ def test_terminal(tmp_path: Path) -> None:
     assert bound.split()[2:6] == ["90.0", "90.0", "–", "–"]
     assert "★" not in "".join(lines), "with one seed nobody can tell"
     assert lines[-4:] == [
-        "last 5: mean of the last 5 evaluations",
+        "last 3: mean of the last 3 evaluations",
         "paper: Nobody, Table 1",
         "¹ all of it was chosen on the test set",
         "² its helpers too",
@@ -65,8 +65,22 @@ def test_spread_and_star(tmp_path: Path) -> None:
     (fixmatch,) = [line for line in lines if "97.50" in line]
     assert fixmatch.startswith("FixMatch\u00a0★")
     assert "98.6 ± 0.1" in fixmatch
-    assert "last 5: mean of the last 5 evaluations; mean ± std over 2 seeds" in lines
+    assert "last 3: mean of the last 3 evaluations; mean ± std over 2 seeds" in lines
     assert "★ leads by more than both spreads together" in lines
+
+
+def test_columns_and_rows_with_fewer_evaluations_are_named(tmp_path: Path) -> None:
+    path = small.changed(tmp_path, "[columns.classes]", "[columns.classes]\nsettings.rounds = 2")
+    done = sheet(tmp_path, ONE | {"classes/fedavg": [0.5], "classes/labels-only": [0.5]}, path)
+    assert done.heads[0] == "last 3 (%)"
+    assert done.notes[0] == "last 3: mean of the last 3 evaluations, or of fewer: Two classes (2)"
+    log = tmp_path / "runs/small-table/iid/fixmatch/seed-0/rounds.jsonl"
+    log.write_text(log.read_text().replace('"accuracy": 0.98', '"accuracy": null', 2))
+    benchmark = files.read(path)
+    found = cells.spots(benchmark)
+    for some, named in ((found, "FixMatch in IID (1), Two classes (2)"), (found[:3], "FixMatch (1)")):
+        again = tables.build(benchmark, some, keep.of_runs(some, tmp_path / "runs/small-table"), False)
+        assert again.notes[0] == f"last 3: mean of the last 3 evaluations, or of fewer: {named}"
 
 
 def test_nobody_leads_while_a_row_is_missing_or_within_the_spread(tmp_path: Path) -> None:
@@ -123,7 +137,7 @@ def test_quick_is_said(tmp_path: Path) -> None:
 def test_markdown(tmp_path: Path) -> None:
     lines = formats.to_markdown(sheet(tmp_path, TWO)).splitlines()
     assert lines[:3] == ["**A small table**", "", "Three bright bands."]
-    assert lines[4].startswith("| IID | seeds | last 5 (%) | best (%) | paper | difference | labels | rounds |")
+    assert lines[4].startswith("| IID | seeds | last 3 (%) | best (%) | paper | difference | labels | rounds |")
     assert lines[6] == (
         "| FedAvg | 2 | 95.0 ± 1.4 | 95.0 ± 1.4 | 95.13¹ | −0.1 | 2 labels per class at each client "
         "| 3 | 30 | 1.5 kB | 3.0 kB | 6.0 s |"
@@ -143,6 +157,7 @@ def test_csv(tmp_path: Path) -> None:
     fixmatch = rows[1]
     assert (fixmatch["benchmark"], fixmatch["column"], fixmatch["row"]) == ("small-table", "IID", "FixMatch")
     assert (fixmatch["seeds"], fixmatch["last5"], fixmatch["last5_std"]) == ("2", "98.60", "0.14")
+    assert fixmatch["averaged"] == "3"
     assert (fixmatch["paper"], fixmatch["difference"], fixmatch["doubts"]) == ("97.50", "1.10", "1 2")
     assert (fixmatch["rounds"], fixmatch["steps"], fixmatch["seconds"]) == ("3", "30", "6.0")
     assert (fixmatch["bytes_up"], fixmatch["bytes_down"], fixmatch["leads"]) == ("1500", "3000", "yes")

@@ -149,12 +149,12 @@ def _dealt(runs: Sequence[Run], marks: Iterator[str]) -> str:
 
 
 def _table(rows: Sequence[Row]) -> str:
-    columns = tables.REACHED + tables.COST
+    columns = tables.columns(rows)
     heads = ["run", "seeds", *(column.head for column in columns)]
     lines = [
         Line(tables.name(row), [str(row.seeds), *(column.cell(row) for column in columns)], row.leads) for row in rows
     ]
-    notes = ". ".join(note for note in (tables.spread_note(rows), tables.star_note(rows)) if note)
+    notes = ". ".join(tables.notes(rows))
     shown = html.table("What each run reached and what it cost", heads, lines)
     return f"{shown}\n{html.paragraph(f'{notes}.', 'note')}"
 

@@ -67,6 +67,11 @@ class Run:
         return fmean(accuracy for _, accuracy in self.accuracy_curve[-5:])
 
     @property
+    def averaged(self) -> int:
+        """How many evaluations `last5` is the mean of: fewer than five where there are no more."""
+        return len(self.accuracy_curve[-5:])
+
+    @property
     def best(self) -> float:
         """The highest accuracy; chosen on the test set, so kinder than `last5`."""
         return max(accuracy for _, accuracy in self.accuracy_curve)
