@@ -41,6 +41,8 @@ def test_the_table_stands_beside_the_papers_numbers(path: Path, tmp_path: Path) 
     row = "<th scope='row'>FixMatch</th><td>1</td><td>90.0</td><td>90.0</td><td>97.50¹,²</td><td>−7.5</td>"
     assert row in text
     assert "² its helpers too" in text
+    assert "<li>not run yet: Two classes</li>" in text
+    assert "40.00" not in text, "of a column that is not run yet"
     heads = re.findall("<h2 .*?>(.*?)</h2>", text)
     assert heads == ["Results", "Costs of one run", "Accuracy", "Who holds what", "Configuration", "Run it again"]
     assert f"<code>tacit bench run {path}</code>" in text

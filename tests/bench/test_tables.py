@@ -41,15 +41,14 @@ def test_terminal(tmp_path: Path) -> None:
     assert lines[0] == "A small table"
     assert lines[2] == "IID, 2 labels per class at each client, 3 rounds"
     cells_of = {line.split("  ")[0].strip(): line.split() for line in lines}
-    assert cells_of["FedAvg"][1:] == ["–", "–", "40.00¹", *"–––––"]  # of the second column, which is not done
+    assert cells_of["Labels only"][2:6] == ["90.0", "90.0", "–", "–"]
     (fedavg,) = [line for line in lines if "95.13" in line]
     assert " ".join(fedavg.split()) == "FedAvg 95.0 95.0 95.13¹ −0.1 30 1.5 kB 3.0 kB 6.0 s"
     (fixmatch,) = [line for line in lines if "97.50" in line]
     assert fixmatch.split()[1:5] == ["98.0", "98.0", "97.50¹,²", "+0.5"]
-    (bound,) = [line for line in lines if line.startswith("Labels only") and "90.0" in line]
-    assert bound.split()[2:6] == ["90.0", "90.0", "–", "–"]
     assert "★" not in "".join(lines), "with one seed nobody can tell"
-    assert lines[-4:] == [
+    assert lines[-5:] == [
+        "not run yet: Two classes",
         "last 3: mean of the last 3 evaluations",
         "paper: Nobody, Table 1",
         "¹ all of it was chosen on the test set",
@@ -100,8 +99,15 @@ def test_a_row_with_other_labels_says_so(tmp_path: Path) -> None:
     lines = shown(sheet(tmp_path, {"iid/fedavg": [0.9], "iid/fixmatch": [0.9], "iid/all-labels": [0.99]}, path))
     assert any(line.startswith("All labels ") and "99.0" in line for line in lines)
     path = small.changed(tmp_path, 'objective.view = "plain"', "data.per_class = 3")
-    lines = shown(sheet(tmp_path, {}, path))
+    lines = shown(sheet(tmp_path, {}, path))  # FixMatch is done already
     assert any(line.startswith("FedAvg (3 labels") for line in lines)
+
+
+def test_a_column_of_which_something_is_done_is_shown_with_what_is_missing(tmp_path: Path) -> None:
+    lines = shown(sheet(tmp_path, {"classes/labels-only": [0.5]}))
+    (fedavg,) = [line.split() for line in lines if line.startswith("FedAvg")]
+    assert fedavg[1:] == ["–", "–", "40.00¹", *"–––––"]
+    assert [line for line in lines if "IID" in line] == ["not run yet: IID"]
 
 
 def test_four_columns_of_ten_rows_fit_a_terminal(tmp_path: Path) -> None:
@@ -184,4 +190,4 @@ def test_latex(tmp_path: Path) -> None:
 def test_an_empty_table_is_a_table_too(tmp_path: Path, form: str) -> None:
     empty = sheet(tmp_path, {})
     assert formats.FORMATS[form](empty)
-    assert "nothing is done yet" in shown(empty)
+    assert shown(empty) == ["A small table", "", "not run yet: IID; Two classes"]

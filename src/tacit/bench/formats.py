@@ -25,16 +25,15 @@ def to_markdown(sheet: Sheet) -> str:
     """A table per column of which something is done, with every spread, and the notes below."""
     parts = [f"**{_plain(sheet.title)}**"] + ([_plain(sheet.about)] if sheet.about else [])
     heads = ("", "seeds", *sheet.heads, *COSTS)
-    begun = [block for block in sheet.blocks if block.done]
-    for block in begun:
+    for block in sheet.begun:
         lines = ["| " + " | ".join([_plain(block.title), *heads[1:]]) + " |", "|---|" + "--:|" * (len(heads) - 1)]
         for line in block.lines:
             cells = [_plain(line.name), line.seeds, *line.reached(), *line.costs()]
             lines.append("| " + " | ".join(f"**{cell}**" if line.leads else cell for cell in cells) + " |")
         parts.append("\n".join(lines))
-    if rest := [_plain(block.title) for block in sheet.blocks if block not in begun]:
-        parts.append(f"Not run yet: {'; '.join(rest)}. `tacit bench run {sheet.call}` does.")
-    return "\n\n".join([*parts, *(["  \n".join(_plain(note) for note in sheet.notes)] if begun else [])]) + "\n"
+    if sheet.waiting:
+        parts.append(f"Not run yet: {'; '.join(map(_plain, sheet.waiting))}. `tacit bench run {sheet.call}` does.")
+    return "\n\n".join([*parts, *(["  \n".join(_plain(note) for note in sheet.notes)] if sheet.begun else [])]) + "\n"
 
 
 def _plain(text: str) -> str:

@@ -45,9 +45,10 @@ def page(sheet: Sheet, runs: Sequence[Run], command: str, reduced: Mapping[str, 
         said = ", ".join(_settings(reduced))
         opening.append(html.paragraph(f"Reduced scale ({said}): not comparable with the paper's numbers.", "warning"))
     opening += [html.paragraph(" ".join(part.split())) for part in sheet.about.split("\n\n")]
-    results = "\n".join(html.part(block.title, _reached(block, sheet.heads)) for block in sheet.blocks)
-    notes = html.bullets([*sheet.notes, *([KEPT] if kept else [])])
-    costs = "\n".join(html.part(block.title, _costs(block)) for block in sheet.blocks if block.done)
+    results = "\n".join(html.part(block.title, _reached(block, sheet.heads)) for block in sheet.begun)
+    rest = [f"not run yet: {'; '.join(sheet.waiting)}"] if sheet.waiting else []
+    notes = html.bullets([*rest, *sheet.notes, *([KEPT] if kept else [])])
+    costs = "\n".join(html.part(block.title, _costs(block)) for block in sheet.begun)
     sections = [
         html.section("Results", f"{results}\n<div class='note'>\n{notes}\n</div>"),
         html.section("Costs of one run", costs),

@@ -106,6 +106,16 @@ class Sheet:
         return [row for block in self.blocks for row in block.done]
 
     @property
+    def begun(self) -> list[Block]:
+        """The columns of which something is done."""
+        return [block for block in self.blocks if block.done]
+
+    @property
+    def waiting(self) -> list[str]:
+        """The titles of the others, whose tables would be empty but for the paper's numbers."""
+        return [block.title for block in self.blocks if not block.done]
+
+    @property
     def heads(self) -> list[str]:
         """Of what `Line.reached` gives."""
         return [f"{tables.last(self.done)} (%)", "best (%)", "paper", "difference"]
@@ -191,11 +201,12 @@ def _row(spot: Spot, seeds: Seeds) -> Row:
 def show(sheet: Sheet, console: Console) -> None:
     """Print it for a terminal of 80 columns: a block per column, what all rows of it share in its heading."""
     console.print(Text(sheet.title, style="bold"), soft_wrap=True)
-    for block in sheet.blocks:
+    for block in sheet.begun:
         console.print()
         console.print(_block(block, sheet.heads[0]))
     console.print()
-    for note in sheet.notes:
+    rest = [f"not run yet: {'; '.join(sheet.waiting)}"] if sheet.waiting else []
+    for note in [*rest, *(sheet.notes if sheet.begun else [])]:
         console.print(note, highlight=False, markup=False)
 
 
