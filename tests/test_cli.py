@@ -460,6 +460,7 @@ def test_all_configs_of_a_comparison_are_checked_before_the_first_one_runs(shell
 
 MISTAKES = {
     "unknown command": (["rum"], "rum"),
+    "misspelt command": (["bnch"], "No such command 'bnch'. Did you mean 'bench'?\n"),
     "unknown option": (["run", "--round", "3"], "--round"),
     "missing argument": (["resume"], "folder"),
     "misspelt method": (["run", "--method", "fedavgg"], "did you mean 'fedavg'?"),
