@@ -542,6 +542,21 @@ def test_ctrl_c_ends_with_130_and_says_how_to_go_on(shell: Shell, monkeypatch: p
     assert len(tacit.resume(shell.folder / "mine").history) == 2
 
 
+def test_help_imports_nothing_heavy() -> None:
+    """In a process of its own, since this one has everything; the shell's completion begins in the same way."""
+    code = (
+        "import sys\nfrom tacit.cli import main\nsys.argv = ['tacit', sys.argv[1], '--help']\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "print({'torch', 'numpy', 'pydantic', 'matplotlib', 'flwr', 'mlflow', 'tempfile'} & sys.modules.keys())"
+    )
+    for command in ("--help", "run"):
+        done = subprocess.run(
+            [sys.executable, "-c", code, command], capture_output=True, text=True, timeout=farm.PATIENCE, check=True
+        )
+        assert "Usage: " in done.stdout
+        assert done.stdout.splitlines()[-1] == "set()"
+
+
 def test_the_program_starts_and_passes_its_exit_code_on() -> None:
     """Once for real, as `python -m tacit`."""
     root = Path(__file__).parent.parent
