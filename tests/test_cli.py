@@ -498,7 +498,7 @@ MISTAKES = {
     "no methods": (["compare", "images.npz.toml", "--methods", ""], "--methods is empty"),
     "compare without config": (["compare", "nowhere.toml", "--methods", "fedavg"], "there is no file"),
     "report of nothing": (["report", "nowhere"], "there is no folder nowhere"),
-    "report of another folder": (["report", "full"], "full holds no run"),
+    "report of another folder": (["report", "full"], "full holds no run: give a folder that has some, or make one"),
 }
 
 
