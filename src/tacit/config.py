@@ -199,7 +199,10 @@ def from_options(options: Mapping[str, Any], base: Mapping[str, Any] | None = No
             continue
         path = OPTIONS.get(name, name)
         if "." not in path and path not in {item.name for item in fields(Config)}:
-            remedy = "write section.name, such as train.lr or method.mu; docs/reference has all settings"
+            remedy = (
+                "write section.name, such as train.lr or method.mu; `tacit show METHOD` lists a method's settings, "
+                "and the config.toml of any run has all others"
+            )
             raise unknown("option", name, [*OPTIONS, *(item.name for item in fields(Config))], remedy)
         *section, last = path.split(".", 1)
         place = tree.setdefault(section[0], {}) if section else tree

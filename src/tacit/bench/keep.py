@@ -33,6 +33,11 @@ class Measured:
     seconds: float
     curve: list[list[float]]  # [rounds played, accuracy]
 
+    @property
+    def averaged(self) -> int:
+        """How many evaluations `last5` is the mean of."""
+        return len(self.curve[-5:])
+
     @classmethod
     def of(cls, run: Run) -> "Measured":
         """The numbers of a run."""
