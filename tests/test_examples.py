@@ -1,5 +1,7 @@
 """The examples run, and the documents show them as they are."""
 
+import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -54,3 +56,40 @@ def test_the_readme_shows_a_whole_method_of_fewer_than_forty_lines() -> None:
 
 def test_the_readme_cites_the_version_that_this_is() -> None:
     assert f"version = {{{tacit.__version__}}}" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+ROWS = {  # of benchmarks/families.toml, for a line of the README's table that begins so
+    "`fedavg+X`": "fedavg-fixmatch",
+    "`fedprox+X`": "fedprox-fixmatch",
+    "`scaffold+X`": "scaffold-fixmatch",
+    "`server-only+X`": "server-only",
+    "`fedmatch`": "fedmatch",
+    "`fedsem`": "fedsem",
+    "`fedsiam-pi`": "fedsiam-mt",
+    "`fedseal`": "fedseal",
+    "`ssfl`": "fedrgd",
+    "`semifl`": "semifl",
+    "`moon+X`": "moon-fixmatch",
+    "`fedmix`": "fedmix",
+}
+
+
+def kept(column: str, row: str | None) -> str:
+    """What a row reached, as the README writes it."""
+    cells = json.loads((ROOT / "benchmarks" / "results" / "families.json").read_text(encoding="utf-8"))["cells"]
+    return f"{100 * cells[column][row]['seeds']['0']['last5']:.1f}" if row in cells[column] else "–"
+
+
+def test_the_readme_says_of_every_method_what_was_reached() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    lines = re.findall(r"^\| (`.*) \| (\S+) \| (\S+) \|$", text, re.MULTILINE)
+    assert len(lines) == len(ROWS) + 2  # two have no row: local-only, and easgd with overlap-sgd
+    for begins, client, server in lines:
+        row = ROWS.get(begins.split("|")[0].split(",")[0].strip())
+        assert (client, server) == (kept("client", row), kept("server", row)), begins
+    alone, bounds = (
+        (kept("client", "fedavg"), kept("server", "server-only")),
+        [kept(c, "all-labels") for c in ("client", "server")],
+    )
+    assert f"reach {alone[0]} at the clients and {alone[1]} at the server" in text
+    assert f"all labels {bounds[0]}\nand {bounds[1]}" in text
