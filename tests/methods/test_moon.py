@@ -20,7 +20,7 @@ from tacit.federation import Samples
 from tacit.learn import fit
 from tacit.method import Training
 from tacit.methods.fedavg import FedAvg
-from tacit.methods.moon import Moon, MoonMemory
+from tacit.methods.moon import Moon, MoonMemory, _random
 from tacit.nets import Net, build
 from tacit.objectives import FixMatch, MeanTeacher, Supervised
 from tacit.params import Params, clone
@@ -285,9 +285,7 @@ def test_a_first_visit_against_random_weights() -> None:
 
 def test_every_party_has_random_weights_of_its_own_and_keeps_them() -> None:
     given = crowd(Moon(first="random"))
-    drawn = [Moon(first="random")._first(given.client(r, k)) for r, k in ((0, 0), (3, 0), (0, 1))]
-    assert all(each is not None for each in drawn)
-    first, again, other = (each or {} for each in drawn)
+    first, again, other = (_random(given.client(r, k)) for r, k in ((0, 0), (3, 0), (0, 1)))
     assert same(first, again)
     assert not same(first, other)
     assert not same(first, given.server(0, {}).initial())
