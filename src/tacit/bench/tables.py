@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import multimode
+from statistics import fmean, multimode
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -32,6 +32,7 @@ class Line:
     ours: Row | None
     paper: float | None  # in percent
     doubts: tuple[int, ...]  # numbers of the footnotes about the paper's number
+    reach: str = MISSING  # rounds to the accuracy that was asked for
 
     @property
     def difference(self) -> float | None:
@@ -94,6 +95,7 @@ class Sheet:
     blocks: list[Block]
     doubts: list[str]  # the footnotes, in the order of their numbers
     call: str  # what to run it by: a name, or the path of one's own file
+    reach: float | None = None  # an accuracy in percent, of which to tell in how many rounds rows get there
 
     @property
     def notes(self) -> list[str]:
@@ -112,20 +114,28 @@ def superscript(numbers: Sequence[int]) -> str:
     return ",".join(str(number).translate(digits) for number in numbers)
 
 
-def build(benchmark: Benchmark, found: Sequence[Spot], measured: Mapping[Place, Seeds], quick: bool) -> Sheet:
-    """The table of these places and of what came out there."""
+def build(
+    benchmark: Benchmark,
+    found: Sequence[Spot],
+    measured: Mapping[Place, Seeds],
+    quick: bool,
+    reach: float | None = None,
+) -> Sheet:
+    """The table of these places and of what came out there, if need be with the rounds to an accuracy in percent."""
     blocks = []
     for column in benchmark.columns.values():
         here = [spot for spot in found if spot.column.name == column.name]
         if here:
-            blocks.append(Block(column.name, column.title, _lines(benchmark, here, measured)))
+            blocks.append(Block(column.name, column.title, _lines(benchmark, here, measured, reach)))
     title = f"{benchmark.title} ({QUICK})" if quick else benchmark.title
     doubts = [doubt.why for doubt in benchmark.doubts]
     call = benchmark.name if benchmark.name in files.names() else str(benchmark.path)
-    return Sheet(benchmark.name, title, benchmark.paper, benchmark.about, blocks, doubts, call)
+    return Sheet(benchmark.name, title, benchmark.paper, benchmark.about, blocks, doubts, call, reach)
 
 
-def _lines(benchmark: Benchmark, here: Sequence[Spot], measured: Mapping[Place, Seeds]) -> list[Line]:
+def _lines(
+    benchmark: Benchmark, here: Sequence[Spot], measured: Mapping[Place, Seeds], reach: float | None
+) -> list[Line]:
     done = [_row(spot, measured[spot.place]) for spot in here if spot.place in measured]
     # Nobody leads while others may still come in ahead.
     rows = {row.label: row for row in (tables.with_leader(done) if len(done) == len(here) else done)}
@@ -135,8 +145,16 @@ def _lines(benchmark: Benchmark, here: Sequence[Spot], measured: Mapping[Place, 
         paper = benchmark.published.get(row, {}).get(column)
         about = [n for n, doubt in enumerate(benchmark.doubts, start=1) if doubt.concerns(row, column)]
         doubts = tuple(about) if paper is not None else ()
-        lines.append(Line(spot.row.title, spot.labels, rows.get(row), paper, doubts))
+        taken = _rounds_to(measured.get(spot.place, {}), reach)
+        lines.append(Line(spot.row.title, spot.labels, rows.get(row), paper, doubts, taken))
     return lines
+
+
+def _rounds_to(seeds: Seeds, reach: float | None) -> str:
+    """The mean over seeds; – unless all of them get there."""
+    taken = [] if reach is None else [values.rounds_to(reach) for values in seeds.values()]
+    known = [number for number in taken if number is not None]
+    return count(Stat(fmean(known), None)) if known and known == taken else MISSING
 
 
 def _row(spot: Spot, seeds: Seeds) -> Row:
@@ -162,27 +180,29 @@ def show(sheet: Sheet, console: Console) -> None:
     console.print(Text(sheet.title, style="bold"), soft_wrap=True)
     for block in sheet.blocks:
         console.print()
-        console.print(_block(block))
+        console.print(_block(block, sheet.reach))
     console.print()
     for note in sheet.notes:
         console.print(note, highlight=False, markup=False)
 
 
-def _block(block: Block) -> Table:
+def _block(block: Block, reach: float | None) -> Table:
     shared = [_usual([line.costs()[i] for line in block.lines]) for i in (0, 1)]
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=0)
     labels, rounds = shared[0], "" if shared[1] == MISSING else f"{shared[1]} rounds"
     table.title = Text(", ".join(part for part in (block.title, labels, rounds) if part != MISSING and part), "bold")
     table.title_justify = "left"
     table.add_column("row", overflow="fold")
-    for head in ("last 5 (%)", "best", "paper", "diff.", "steps", "up", "down", "time"):
+    further = [] if reach is None else [f"rounds to\n{reach:g} %"]
+    for head in ("last 5 (%)", "best", "paper", "diff.", *further, "steps", "up", "down", "time"):
         table.add_column(head, justify="right", no_wrap=True)
     for line in block.lines:
         costs = line.costs()
         odd = [value for value, usual in zip(costs[:2], shared, strict=True) if value not in (usual, MISSING)]
         name = f"{line.name} ({', '.join(odd)})" if odd and odd != [line.title.lower()] else line.name
         alone = line.costs() if line.ours is None else replace(line, ours=_means(line.ours)).costs()
-        table.add_row(Text(name), *line.reached(spread=False), *alone[2:], style="bold" if line.leads else "")
+        cells = [*line.reached(spread=False), *([line.reach] if further else []), *alone[2:]]
+        table.add_row(Text(name), *cells, style="bold" if line.leads else "")
     return table
 
 
