@@ -35,8 +35,9 @@ bench: .venv/.installed-run ## measure speed: rounds, growing numbers of clients
 bench-peers: .venv-peers/.installed ## the same workload on pfl-research and Flower, in a second environment
 	@$(PEERS) benchmarks/speed.py w1 --peers
 
-tables: .venv/.installed-run ## fill the tables in the docs from benchmarks/results
+tables: .venv/.installed-dev ## fill the tables in the docs from benchmarks/results and from the methods
 	@.venv/bin/tacit bench docs README.md docs
+	@$(PY) -m scripts.site_pages
 
 clean: ## remove environments, caches and builds; runs/ stays
 	@rm -rf .venv .venv-peers .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist site

@@ -2,6 +2,8 @@
 
 MkDocs calls the functions whose names begin with `on_` (`hooks` in mkdocs.yml). Nobody keeps a list: a page in
 `docs/methods` is in the menu, a method in the list, a setting in its table, because it is there.
+
+Run as a program (`make tables`), it fills the one table that readers of the plain text see too.
 """
 
 import re
@@ -21,7 +23,8 @@ from tacit.config import Config
 from tacit.method import Needs
 from tacit.objectives import OBJECTIVES
 
-NEEDS = "<!-- what each method needs -->"  # where docs/choosing.md shows the table
+CHOOSING = Path(__file__).parent.parent / "docs/choosing.md"
+NEEDS = re.compile(r"(?<=^<!-- what each method needs -->\n).*?(?=^<!-- end of needs -->$)", re.MULTILINE | re.DOTALL)
 WORDS = {bool: "true or false", int: "whole number", float: "number", str: "text", Path: "path", NoneType: ""}
 BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 
@@ -38,11 +41,6 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for name, make in PAGES.items():
         files.append(File.generated(config, name, content=make()))
     return files
-
-
-def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Show what each method needs where a page asks for it."""
-    return markdown.replace(NEEDS, needs_table()) if NEEDS in markdown else markdown
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
@@ -72,6 +70,11 @@ def page_link(name: str, kind: type, folder: str = "") -> str:
     """A method's name, linked to its page: that of the file it is defined in."""
     page = kind.__module__.rpartition(".")[2].replace("_", "-")
     return f"[`{name}`]({folder}{page}.md)"
+
+
+def with_needs(markdown: str) -> str:
+    """A page with what each method needs between the two lines that ask for it."""
+    return NEEDS.sub(lambda _: f"\n{needs_table()}\n\n", markdown)
 
 
 def needs_table() -> str:
@@ -223,3 +226,6 @@ PAGES = {
     "reference/commands.md": commands_page,
     "reference/settings.md": settings_page,
 }
+
+if __name__ == "__main__":
+    CHOOSING.write_text(with_needs(CHOOSING.read_text(encoding="utf-8")), encoding="utf-8")

@@ -460,6 +460,7 @@ def test_all_configs_of_a_comparison_are_checked_before_the_first_one_runs(shell
 
 MISTAKES = {
     "unknown command": (["rum"], "rum"),
+    "misspelt command": (["bnch"], "No such command 'bnch'. Did you mean 'bench'?\n"),
     "unknown option": (["run", "--round", "3"], "--round"),
     "missing argument": (["resume"], "folder"),
     "misspelt method": (["run", "--method", "fedavgg"], "did you mean 'fedavg'?"),
@@ -497,7 +498,7 @@ MISTAKES = {
     "no methods": (["compare", "images.npz.toml", "--methods", ""], "--methods is empty"),
     "compare without config": (["compare", "nowhere.toml", "--methods", "fedavg"], "there is no file"),
     "report of nothing": (["report", "nowhere"], "there is no folder nowhere"),
-    "report of another folder": (["report", "full"], "full holds no run"),
+    "report of another folder": (["report", "full"], "full holds no run: give a folder that has some, or make one"),
 }
 
 
@@ -539,6 +540,21 @@ def test_ctrl_c_ends_with_130_and_says_how_to_go_on(shell: Shell, monkeypatch: p
     assert said.code == 130
     assert said.err == "stopped after round 0 of 2; go on with: tacit resume mine\n"
     assert len(tacit.resume(shell.folder / "mine").history) == 2
+
+
+def test_help_imports_nothing_heavy() -> None:
+    """In a process of its own, since this one has everything; the shell's completion begins in the same way."""
+    code = (
+        "import sys\nfrom tacit.cli import main\nsys.argv = ['tacit', sys.argv[1], '--help']\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "print({'torch', 'numpy', 'pydantic', 'matplotlib', 'flwr', 'mlflow', 'tempfile'} & sys.modules.keys())"
+    )
+    for command in ("--help", "run"):
+        done = subprocess.run(
+            [sys.executable, "-c", code, command], capture_output=True, text=True, timeout=farm.PATIENCE, check=True
+        )
+        assert "Usage: " in done.stdout
+        assert done.stdout.splitlines()[-1] == "set()"
 
 
 def test_the_program_starts_and_passes_its_exit_code_on() -> None:

@@ -16,6 +16,7 @@ from tacit import catalog, nets
 from tacit import config as configs
 from tacit.config import Config, EngineConfig, LogConfig, NetConfig, from_options, make, parse_assignment
 from tacit.data.scenario import Scenario
+from tacit.deploy.settings import Site
 from tacit.engines.faults import Faults
 from tacit.errors import TacitError
 from tacit.method import Training
@@ -102,15 +103,16 @@ def refusal(settings: dict[str, Any]) -> str:
         ({"log": {"check_every": 3}}, "unknown setting in log 'check_every': did you mean 'checkpoint_every'?"),
         (
             {"method": {"name": "fedprox", "muu": 1}},
-            "unknown setting in method 'muu': did you mean 'mu'?",
+            "unknown setting in method 'muu': did you mean 'mu'? fedprox has mu, weights",
         ),
         (
             {"method": {"name": "fedavg", "weight": "uniform"}},
-            "unknown setting in method 'weight': did you mean 'weights'?",
+            "unknown setting in method 'weight': did you mean 'weights'? fedavg has weights, server",
         ),
         (
             {"method": {"name": "fedavg+fixmatch"}, "objective": {"treshold": 0.9}},
-            "unknown setting in objective 'treshold': did you mean 'threshold'?",
+            "unknown setting in objective 'treshold': did you mean 'threshold'? "
+            "fixmatch has threshold, teacher, over, view, weight, labeler",
         ),
         ({"method": {"name": "fedavgg"}}, "unknown method 'fedavgg': did you mean 'fedavg'?"),
         ({"method": {"name": "fed-prox"}}, "unknown method 'fed-prox': did you mean 'fedprox'?"),
@@ -248,6 +250,29 @@ def test_settings_without_a_name_are_those_of_the_default_method() -> None:
     assert "unknown setting in method 'mu'" in refusal({"method": {"mu": 1}})
 
 
+@pytest.mark.parametrize(
+    "settings, sentence",
+    [
+        ({"method": {"mu": 1}}, "unknown setting in method 'mu': fedavg has server, weights"),
+        ({"method": {"name": "scaffold", "mu": 1}}, "unknown setting in method 'mu': scaffold has option, server_lr"),
+        ({"objective": {"x": 1}}, "unknown setting in objective 'x': fixmatch has labeler, "),
+        ({"method": {"name": "local-only", "mu": 1}}, "local-only has no settings: leave method.mu out"),
+        (
+            {"method": {"name": "fedmatch", "lambda": 1}},
+            "did you mean 'lambda_s'? fedmatch has lambda_s, lambda_l1, lambda_l2, ",
+        ),
+        ({"method": {"name": "fedmatch", "lambda": 1}}, " and 13 more of `tacit show fedmatch`"),
+    ],
+)
+def test_a_setting_of_another_method_is_answered_with_those_there_are(settings: dict[str, Any], sentence: str) -> None:
+    assert sentence in refusal(settings)
+
+
+def test_settings_outside_of_any_section_are_named_by_what_they_are_for() -> None:
+    with pytest.raises(TacitError, match=r"unknown setting in site 'nme': did you mean 'name'\?"):
+        catalog.check(Site, {"nme": "north"}, "")
+
+
 def test_a_data_file_is_named_by_its_full_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert make({"data": {"name": "images.npz"}}).data.name == str(tmp_path / "images.npz")
@@ -287,6 +312,7 @@ def test_a_method_that_can_not_be_built_is_refused(own: None, name: str, says: s
     [
         ({"methd": "fedavg"}, "unknown option 'methd': did you mean 'method'?"),
         ({"learning_rate": 1}, "unknown option 'learning_rate'"),
+        ({"xyz": 1}, "`tacit show METHOD` lists a method's settings, and the config.toml of any run has all others"),
         ({"train.lrr": 1}, "unknown setting in train 'lrr'"),
         ({"trian.lr": 1}, "unknown setting 'trian': did you mean 'train'?"),
         ({"method.name.x": 1, "method": "fedavg"}, "unknown setting in method 'name.x'"),

@@ -86,6 +86,13 @@ def test_needs_are_those_of_the_method_and_of_an_objective_that_learns_from_labe
     assert site_pages.needs("fedavg") == "labels are anywhere; with `+supervised` also: some client holds labels"
 
 
+def test_the_page_on_choosing_has_them_in_its_text_too(site: Path) -> None:
+    page = text(site_pages.CHOOSING)
+    assert page.count("| [`") == len(catalog.methods())
+    assert page == site_pages.with_needs(page), "run make tables"
+    assert "<td>the server holds labels; the server holds a validation set" in text(site / "choosing.html")
+
+
 def test_every_command_and_option_is_in_the_reference() -> None:
     page = site_pages.commands_page()
     for heading in ("tacit run", "tacit resume", "tacit bench run", "tacit bench docs"):

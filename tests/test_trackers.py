@@ -2,7 +2,7 @@
 
 import shutil
 import tomllib
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -126,6 +126,47 @@ def test_mlflow_has_every_round_once(config: Config, tmp_path: Path, lost: bool)
     told = {metric.step: metric.value for metric in client.get_metric_history(run.info.run_id, "accuracy")}
     assert len(client.get_metric_history(run.info.run_id, "accuracy")) == len(history)
     assert told == pytest.approx({record["round"] + 1: record["accuracy"] for record in history})
+
+
+def goes_on(config: Config, folder: Path, breaks: Callable[[], object]) -> None:
+    """A run whose tracker breaks after the first round comes out as one without trackers."""
+    rounds = Experiment.create(config, folder).rounds()
+    next(rounds)
+    breaks()
+    assert len(list(rounds)) == config.rounds - 1
+    untracked = folder.with_name("plain")
+    played(Experiment.create(replace(config, track=TrackConfig()), untracked))
+    assert (folder / "model.safetensors").read_bytes() == (untracked / "model.safetensors").read_bytes()
+
+
+@pytest.mark.filterwarnings("ignore")  # of MLflow's own
+def test_a_run_goes_on_when_the_folder_of_mlflow_is_gone(
+    config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for package in ("mlflow", "sqlalchemy", "alembic"):
+        pytest.importorskip(package, reason=f"{package} is not installed: pip install 'tacit[mlflow]'")
+    place = tmp_path / "tracked"
+
+    def replaced() -> None:
+        shutil.rmtree(place)
+        place.write_text("no folder any more")
+
+    goes_on(replace(config, track=TrackConfig(mlflow=str(place))), tmp_path / "run", replaced)
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith("tacit: MLflow fails, so the run goes on without it (")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full, a disk that is always full")
+def test_a_run_goes_on_when_the_disk_of_tensorboard_is_full(
+    config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed: pip install 'tacit[tensorboard]'")
+    experiment = Experiment.create(replace(config, track=TrackConfig(tensorboard=True)), tmp_path / "run")
+    (tmp_path / "run/tensorboard").mkdir()
+    (tmp_path / "run/tensorboard/events.out.tfevents.00000000.tacit").symlink_to("/dev/full")
+    assert len(played(experiment)) == config.rounds
+    said = "tacit: TensorBoard fails, so the run goes on without it ([Errno 28] No space left on device)"
+    assert capsys.readouterr().err.splitlines() == [said]
 
 
 def test_a_tracked_run_has_the_same_bits(config: Config, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 One model trained over many data holders when most of the data has no label and none of it may move.
 """
 
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,8 @@ def run(config: str | Path | None = None, *, out: str | Path | None = None, **op
         **options: the options of `tacit run` with underscores (`method="fedavg+fixmatch"`, `per_class=5`), or a
             config's setting by its dotted name: `**{"method.mu": 0.1}`.
     """
+    import tempfile  # here, since it is slow to import and the command line does without
+
     from tacit import config as configs
     from tacit.experiment import Experiment
 

@@ -22,7 +22,7 @@ from pydantic import TypeAdapter, ValidationError
 import tacit.methods
 from tacit import nets, own
 from tacit.data import papers, partition, sources
-from tacit.errors import TacitError, unknown
+from tacit.errors import TacitError, closest_first, meant, unknown
 from tacit.method import Method
 from tacit.objectives import OBJECTIVES
 
@@ -32,6 +32,8 @@ _PARTS = {
     "objective": ("labels_only", "visit"),
 }
 
+
+SHOWN = 8  # settings in a sentence
 
 # Where pydantic's own words are not for people.
 _REASONS = {"string_pattern_mismatch": "it should have plain letters, digits, '.' and '-' only"}
@@ -85,10 +87,11 @@ def build_method(name: str, values: Mapping[str, Any], objective: Mapping[str, A
     composes = any(item.name == "objective" for item in fields(kind))
     if (plus or objective) and not composes:
         raise _brings_its_own(first, second)
-    settings = check(kind, with_preset(kind, values), "method", hidden=["objective"])
+    settings = check(kind, with_preset(kind, values), "method", hidden=["objective"], owner=first)
     if composes:
         chosen = _find("objective", second, OBJECTIVES) if plus else _default_objective(first, kind)
-        settings["objective"] = chosen(**_complete(chosen, check(chosen, objective, "objective"), "objective"))
+        given = check(chosen, objective, "objective", owner=second or _called(chosen))
+        settings["objective"] = chosen(**_complete(chosen, given, "objective"))
     method: Method[Any, Any, Any, Any] = kind(**_complete(kind, settings, "method"))
     return method
 
@@ -131,6 +134,10 @@ def _default_objective(name: str, kind: Any) -> Any:
     return type(default)
 
 
+def _called(objective: type) -> str:
+    return next((name for name, kind in OBJECTIVES.items() if kind is objective), objective.__name__)
+
+
 def _complete(kind: type, values: dict[str, Any], path: str) -> dict[str, Any]:
     """`values`, if they hold every field that has no default."""
     for item in fields(kind):
@@ -154,14 +161,19 @@ def _find(what: str, name: str, known: Mapping[str, type]) -> Any:
     return kind
 
 
-def check(kind: type, values: Mapping[str, Any], path: str, hidden: Iterable[str] = ()) -> dict[str, Any]:
-    """`values` for the fields of a dataclass, each validated; a wrong name or value is one sentence."""
+def check(
+    kind: type, values: Mapping[str, Any], path: str, hidden: Iterable[str] = (), owner: str = ""
+) -> dict[str, Any]:
+    """`values` for the fields of a dataclass, each validated; a wrong name or value is one sentence.
+
+    `path` is the section they stand in, `owner` the method or objective they belong to, as its user calls it.
+    """
     hints = get_type_hints(kind, include_extras=True)
     known = {item.name for item in fields(kind)} - set(hidden)
     checked = {}
     for name, value in values.items():
         if name not in known:
-            raise unknown(f"setting in {path}", name, known) if known else TacitError(f"{path} has no settings")
+            raise _stranger(path or kind.__name__.lower(), name, known, owner)
         where = f"{path}.{name}" if path else name
         try:
             checked[name] = TypeAdapter(hints[name]).validate_python(value)
@@ -175,6 +187,19 @@ def check(kind: type, values: Mapping[str, Any], path: str, hidden: Iterable[str
         if number and (isinstance(value, bool) or not math.isfinite(checked[name])):
             raise TacitError(f"{where} = {value!r} is not possible: it should be a finite number")
     return checked
+
+
+def _stranger(path: str, name: str, known: Iterable[str], owner: str) -> TacitError:
+    """The error for a setting that is not there; which there are depends on the owner, so that they are said too."""
+    if not known:
+        return TacitError(f"{owner or path} has no settings: leave {path}.{name} out")
+    if not owner:
+        return unknown(f"setting in {path}", name, known)
+    names = closest_first(name, known)
+    shown = f"METHOD+{owner}" if path == "objective" else owner
+    more = f" and {len(names) - SHOWN} more of `tacit show {shown}`" if len(names) > SHOWN else ""
+    said = " ".join([*filter(None, [meant(name, known)]), f"{owner} has {', '.join(names[:SHOWN])}{more}"])
+    return TacitError(f"unknown setting in {path} '{name}': {said}")
 
 
 def settings(kind: type) -> list[Setting]:

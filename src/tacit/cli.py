@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -251,8 +252,14 @@ def main() -> None:
         # typer's errors are click's up to 0.20, which Flower asks for, and its own in later versions.
         if not hasattr(error, "format_message"):
             raise
-        _fail(error.format_message())
+        _fail(_once(error.format_message()))
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _once(message: str) -> str:
+    """A message with the first of its guesses: some versions of click add theirs to typer's."""
+    first, *_ = re.split(r"(?<=\?) \(?Did you mean", message)
+    return first
 
 
 def _fail(message: str) -> None:

@@ -42,7 +42,7 @@ class EngineConfig:
     """What carries the rounds; nothing here changes the resulting model, except a deadline that strikes."""
 
     name: Literal["local", "flower"] = "local"  # worker processes on this machine, or Flower's simulation on Ray
-    ray: str | None = None  # address of the Ray cluster that Flower uses; one is started here when not given
+    ray: str | None = None  # address of a Ray cluster for Flower; RAY_ADDRESS, or one started here when not given
     workers: Annotated[int, Field(ge=0)] | None = None  # processes; one per core when not given, 0 = in this process
     strict: bool = False  # without processes too, send everything through encode and decode
     device: str = "cpu"  # torch device
@@ -199,7 +199,10 @@ def from_options(options: Mapping[str, Any], base: Mapping[str, Any] | None = No
             continue
         path = OPTIONS.get(name, name)
         if "." not in path and path not in {item.name for item in fields(Config)}:
-            remedy = "write section.name, such as train.lr or method.mu; docs/reference has all settings"
+            remedy = (
+                "write section.name, such as train.lr or method.mu; `tacit show METHOD` lists a method's settings, "
+                "and the config.toml of any run has all others"
+            )
             raise unknown("option", name, [*OPTIONS, *(item.name for item in fields(Config))], remedy)
         *section, last = path.split(".", 1)
         place = tree.setdefault(section[0], {}) if section else tree

@@ -1,7 +1,7 @@
 """The one exception for mistakes a user can mend."""
 
 from collections.abc import Iterable
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 
 
 class TacitError(Exception):
@@ -14,6 +14,16 @@ def unknown(kind: str, name: str, known: Iterable[str], otherwise: str = "") -> 
     `otherwise` says where to find them, if they are too many for a sentence.
     """
     names = sorted(set(known))
-    close = get_close_matches(name, names, n=1, cutoff=0.5)
-    remedy = f"did you mean '{close[0]}'?" if close else otherwise or f"choose one of {', '.join(names)}"
+    remedy = meant(name, names) or otherwise or f"choose one of {', '.join(names)}"
     return TacitError(f"unknown {kind} '{name}': {remedy}")
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """A question after the name that is close to this one; empty where none is."""
+    close = get_close_matches(name, sorted(set(known)), n=1, cutoff=0.5)
+    return f"did you mean '{close[0]}'?" if close else ""
+
+
+def closest_first(name: str, known: Iterable[str]) -> list[str]:
+    """What is known, beginning with what is most like `name`; by the alphabet where nothing is."""
+    return sorted(set(known), key=lambda other: (-SequenceMatcher(None, name, other).ratio(), other))

@@ -38,7 +38,7 @@ from tacit.engines.memory import Memories, write_durably
 from tacit.errors import TacitError
 from tacit.params import Params
 from tacit.prepare import build_job
-from tacit.simulation import simulation
+from tacit.simulation import cluster, simulation
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,8 @@ class Experiment:
             if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
                 raise TacitError(f"{folder} is not an empty folder: choose another --out")
         trackers.check(config.track)
+        if config.engine.name == "flower" and config.engine.ray:
+            cluster(config.engine.ray)  # it is kept with the run, so a wrong one could not be mended by a resume
         job, split = build_job(config)
         about = {"hash": split.hash(), "data": _fingerprint(job), "counts": _counts(job, split)} | split.to_json()
         with _writing(folder):

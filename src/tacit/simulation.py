@@ -1,5 +1,8 @@
 """A run on Flower's simulation: what its nodes need to know to build the same job from the same config."""
 
+import os
+import re
+import socket
 import tomllib
 from collections.abc import Mapping
 from functools import lru_cache
@@ -18,7 +21,20 @@ def simulation(job: Job, config: Config, cores: int) -> Courier:
     except ModuleNotFoundError as error:
         raise TacitError(f"there is no {error.name} here: install tacit[flower], or use --engine local") from error
     about = {"config": configs.dumps(config)}
-    return flower.SimulationCourier(job, flower.simulated(open_job), about, cores, config.engine.ray)
+    return flower.SimulationCourier(job, flower.simulated(open_job), about, cores, cluster(config.engine.ray))
+
+
+def cluster(setting: str | None) -> str | None:
+    """The Ray cluster to join: that of the setting or of RAY_ADDRESS, as for Ray itself; None: there is none."""
+    address = setting or os.environ.get("RAY_ADDRESS") or None
+    if address and (found := re.fullmatch(r"\[?([^/]+?)\]?:(\d{1,5})", address)):
+        try:
+            socket.create_connection((found[1], int(found[2])), timeout=5).close()
+        except (OSError, OverflowError) as error:  # Ray itself would try for minutes
+            raise TacitError(
+                f"no Ray cluster answers at {address}: check engine.ray or RAY_ADDRESS, or `ray start --head` there"
+            ) from error
+    return address
 
 
 def open_job(about: Mapping[str, str]) -> Job:

@@ -1,16 +1,18 @@
 """Rounds in other people's viewers: event files for TensorBoard, runs in MLflow; each is one setting and an extra.
 
 Both get the record of every round from where rounds are played, and nothing else knows of them. What they write is by
-the number of the round, so that a run that is interrupted and goes on has every round once.
+the number of the round, so that a run that is interrupted and goes on has every round once. A tracker that can not
+begin is refused; one that fails later is left out from there on, with a sentence, and the run goes on without it.
 """
 
 import json
 import logging
 import math
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,6 +26,15 @@ EXPERIMENT = "tacit"  # what MLflow files the runs under
 NOTE = "mlflow.json"  # in a run's folder: which of MLflow's runs it is
 PLAIN = ("accuracy", "loss", "local_accuracy", "clients", "steps", "seconds", "bytes_down", "bytes_up")
 LONGEST = 6000  # characters of a setting that MLflow takes
+# How MLflow is asked unless its user says otherwise: a run tells nobody about itself, and a server that is gone is not
+# waited for, which by MLflow's own defaults takes minutes.
+POLITE = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+}
+
+Log = Callable[[Record], None]
 
 
 def check(track: TrackConfig) -> None:
@@ -41,21 +52,48 @@ def _need(extra: str, packages: list[str]) -> None:
 
 
 @contextmanager
-def opened(config: Config, folder: Path, played: int) -> Iterator[Callable[[Record], None]]:
+def opened(config: Config, folder: Path, played: int) -> Iterator[Log]:
     """What to call with every round from here on, of which so many are played already."""
     check(config.track)
     with ExitStack() as stack:
-        logs: list[Callable[[Record], None]] = []
+        logs: list[Log] = []
         if played < config.rounds and config.track.tensorboard:
-            logs.append(stack.enter_context(_tensorboard(folder / "tensorboard", played)))
+            tensorboard = _tensorboard(folder / "tensorboard", played)
+            logs.append(stack.enter_context(_forgiven("TensorBoard", tensorboard)))
         if played < config.rounds and config.track.mlflow is not None:
-            logs.append(stack.enter_context(_mlflow(config, config.track.mlflow, folder)))
+            mlflow = _mlflow(config, config.track.mlflow, folder)
+            logs.append(stack.enter_context(_forgiven("MLflow", mlflow)))
 
         def log(record: Record) -> None:
             for each in logs:
                 each(record)
 
         yield log
+
+
+@contextmanager
+def _forgiven(name: str, tracker: AbstractContextManager[Log]) -> Iterator[Log]:
+    """A tracker that has begun and whose failures, the first of which is told, no longer matter."""
+    tell, failed = tracker.__enter__(), False
+
+    def attempt(action: Callable[[], object]) -> None:
+        nonlocal failed
+        try:
+            action()
+        except Exception as error:
+            reason = " ".join(str(error).split())[:200]
+            if not failed:
+                print(f"tacit: {name} fails, so the run goes on without it ({reason})", file=sys.stderr, flush=True)
+            failed = True
+
+    def log(record: Record) -> None:
+        if not failed:
+            attempt(lambda: tell(record))
+
+    try:
+        yield log
+    finally:
+        attempt(lambda: tracker.__exit__(None, None, None))
 
 
 def numbers(record: Record) -> dict[str, float]:
@@ -71,7 +109,7 @@ def numbers(record: Record) -> dict[str, float]:
 
 
 @contextmanager
-def _tensorboard(folder: Path, played: int) -> Iterator[Callable[[Record], None]]:
+def _tensorboard(folder: Path, played: int) -> Iterator[Log]:
     """Event files, written as they come and without a thread, which worker processes would inherit a lock from.
 
     A file is named after the round it begins with and opens with a word to the reader to forget what earlier files
@@ -103,34 +141,38 @@ def _tensorboard(folder: Path, played: int) -> Iterator[Callable[[Record], None]
 
 
 @contextmanager
-def _mlflow(config: Config, place: str, folder: Path) -> Iterator[Callable[[Record], None]]:
+def _mlflow(config: Config, place: str, folder: Path) -> Iterator[Log]:
     """A run in MLflow; rounds that it has already are not told again, since they came out the same."""
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # a run tells nobody about itself unless asked to
-    for name in ("mlflow", "alembic"):
-        logging.getLogger(name).setLevel(logging.WARNING)  # how they make a database is their own affair
+    for name, value in POLITE.items():
+        os.environ.setdefault(name, value)
     from mlflow.entities import Metric
     from mlflow.tracking import MlflowClient
+
+    # How they make a database is their own affair, and what MLflow can not do it says twice, once to us.
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    logging.getLogger("mlflow").setLevel(logging.CRITICAL)
 
     with _answering(place):
         client = MlflowClient(tracking_uri=_uri(place))
         run = _known(client, folder) or _created(client, config, folder)
         client.update_run(run, status="RUNNING")
         last = int(client.get_run(run).data.metrics.get("round", 0))
-    ended = "KILLED"
+    ended, answers = "KILLED", True
 
     def log(record: Record) -> None:
-        nonlocal ended
+        nonlocal ended, answers
         played, now = record.round + 1, int(time.time() * 1000)
         if played > last:
             told = {**numbers(record), "round": float(played)}
-            with _answering(place):
-                client.log_batch(run, [Metric(name, value, now, played) for name, value in told.items()])
+            answers = False
+            client.log_batch(run, [Metric(name, value, now, played) for name, value in told.items()])
+            answers = True
         ended = "FINISHED" if played == config.rounds else ended
 
     try:
         yield log
     finally:
-        with _answering(place):
+        if answers:
             client.set_terminated(run, ended)
 
 

@@ -69,6 +69,20 @@ def test_from_the_file_to_the_page(shell: Shell, monkeypatch: pytest.MonkeyPatch
     assert markdown.out in (shell.folder / "page.md").read_text()
 
 
+def test_report_of_a_table_without_runs_says_what_to_do(shell: Shell) -> None:
+    (shell.folder / "runs/bench/small-table/iid").mkdir(parents=True)
+    (shell.folder / "runs/bench/small-table/report.html").write_text("of kept results")
+    said = shell("report", "runs/bench/small-table")
+    make = "`tacit run`, `tacit compare` or `tacit bench run`"
+    none = f"runs/bench/small-table holds no run: give a folder that has some, or make one first with {make}"
+    assert (said.code, said.out, said.err) == (2, "", f"tacit: {none}\n")
+    small.pretend(small.planned(shell.folder / "small_table.toml", Path("runs/bench"))[0], [0.5])
+    said = shell("report", "runs/bench")
+    one = "runs/bench holds the runs of benchmarks: give the folder of one, such as runs/bench/small-table"
+    assert (said.code, said.out, said.err) == (2, "", f"tacit: {one}\n")
+    assert shell("report", "runs/bench/small-table").code == 0
+
+
 def test_quick_rows_and_settings(shell: Shell) -> None:
     words = ("bench", "run", "small_table.toml", "--quick", "--only", "fedavg", "--only", "labels-only")
     said = shell(*words, "--column", "iid", "--set", "train.lr=0.25", "--out", "here", "--workers", "1")

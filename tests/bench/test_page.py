@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from tacit.bench import cells, files, keep, page
+from tacit.report.plots import COLORS
 from tests.bench import small
-from tests.report.test_page import Outline, summary
+from tests.report.test_page import Outline, keys, summary
 
 
 def written(path: Path, out: Path, quick: bool = False) -> str:
@@ -40,10 +41,23 @@ def test_the_table_stands_beside_the_papers_numbers(path: Path, tmp_path: Path) 
     row = "<th scope='row'>FixMatch</th><td>1</td><td>90.0</td><td>90.0</td><td>97.50¹,²</td><td>−7.5</td>"
     assert row in text
     assert "² its helpers too" in text
+    assert "<li>not run yet: Two classes</li>" in text
+    assert "40.00" not in text, "of a column that is not run yet"
     heads = re.findall("<h2 .*?>(.*?)</h2>", text)
     assert heads == ["Results", "Costs of one run", "Accuracy", "Who holds what", "Configuration", "Run it again"]
     assert f"<code>tacit bench run {path}</code>" in text
     assert (tmp_path / "out/small-table/command.txt").read_text() == f"tacit bench run {path}\n"
+
+
+def test_colours_go_by_the_order_of_the_files_rows(path: Path, tmp_path: Path) -> None:
+    reached = {"fedavg": 0.5, "fixmatch": 0.9, "labels-only": 0.6}
+    for cell in small.planned(path, tmp_path / "out"):
+        if cell.spot.place != ("iid", "fedavg"):  # the first row, of which only the second column is done
+            small.pretend(cell, [reached[cell.spot.row.name]] * 3)
+    fedavg, fixmatch, labels_only = (color.lower() for color in COLORS[:3])
+    iid, classes = keys(written(path, tmp_path / "out"))
+    assert iid == {fixmatch: "FixMatch", labels_only: "Labels only"}
+    assert classes == {labels_only: "Labels only", fedavg: "FedAvg"}
 
 
 def test_a_reduced_scale_is_called_one(path: Path, tmp_path: Path) -> None:

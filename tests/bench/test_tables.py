@@ -41,16 +41,15 @@ def test_terminal(tmp_path: Path) -> None:
     assert lines[0] == "A small table"
     assert lines[2] == "IID, 2 labels per class at each client, 3 rounds"
     cells_of = {line.split("  ")[0].strip(): line.split() for line in lines}
-    assert cells_of["FedAvg"][1:] == ["–", "–", "40.00¹", *"–––––"]  # of the second column, which is not done
+    assert cells_of["Labels only"][2:6] == ["90.0", "90.0", "–", "–"]
     (fedavg,) = [line for line in lines if "95.13" in line]
     assert " ".join(fedavg.split()) == "FedAvg 95.0 95.0 95.13¹ −0.1 30 1.5 kB 3.0 kB 6.0 s"
     (fixmatch,) = [line for line in lines if "97.50" in line]
     assert fixmatch.split()[1:5] == ["98.0", "98.0", "97.50¹,²", "+0.5"]
-    (bound,) = [line for line in lines if line.startswith("Labels only") and "90.0" in line]
-    assert bound.split()[2:6] == ["90.0", "90.0", "–", "–"]
     assert "★" not in "".join(lines), "with one seed nobody can tell"
-    assert lines[-4:] == [
-        "last 5: mean of the last 5 evaluations",
+    assert lines[-5:] == [
+        "not run yet: Two classes",
+        "last 3: mean of the last 3 evaluations",
         "paper: Nobody, Table 1",
         "¹ all of it was chosen on the test set",
         "² its helpers too",
@@ -87,8 +86,22 @@ def test_spread_and_star(tmp_path: Path) -> None:
     (fixmatch,) = [line for line in lines if "97.50" in line]
     assert fixmatch.startswith("FixMatch\u00a0★")
     assert "98.6 ± 0.1" in fixmatch
-    assert "last 5: mean of the last 5 evaluations; mean ± std over 2 seeds" in lines
+    assert "last 3: mean of the last 3 evaluations; mean ± std over 2 seeds" in lines
     assert "★ leads by more than both spreads together" in lines
+
+
+def test_columns_and_rows_with_fewer_evaluations_are_named(tmp_path: Path) -> None:
+    path = small.changed(tmp_path, "[columns.classes]", "[columns.classes]\nsettings.rounds = 2")
+    done = sheet(tmp_path, ONE | {"classes/fedavg": [0.5], "classes/labels-only": [0.5]}, path)
+    assert done.heads[0] == "last 3 (%)"
+    assert done.notes[0] == "last 3: mean of the last 3 evaluations, or of fewer: Two classes (2)"
+    log = tmp_path / "runs/small-table/iid/fixmatch/seed-0/rounds.jsonl"
+    log.write_text(log.read_text().replace('"accuracy": 0.98', '"accuracy": null', 2))
+    benchmark = files.read(path)
+    found = cells.spots(benchmark)
+    for some, named in ((found, "FixMatch in IID (1), Two classes (2)"), (found[:3], "FixMatch (1)")):
+        again = tables.build(benchmark, some, keep.of_runs(some, tmp_path / "runs/small-table"), False)
+        assert again.notes[0] == f"last 3: mean of the last 3 evaluations, or of fewer: {named}"
 
 
 def test_nobody_leads_while_a_row_is_missing_or_within_the_spread(tmp_path: Path) -> None:
@@ -108,8 +121,15 @@ def test_a_row_with_other_labels_says_so(tmp_path: Path) -> None:
     lines = shown(sheet(tmp_path, {"iid/fedavg": [0.9], "iid/fixmatch": [0.9], "iid/all-labels": [0.99]}, path))
     assert any(line.startswith("All labels ") and "99.0" in line for line in lines)
     path = small.changed(tmp_path, 'objective.view = "plain"', "data.per_class = 3")
-    lines = shown(sheet(tmp_path, {}, path))
+    lines = shown(sheet(tmp_path, {}, path))  # FixMatch is done already
     assert any(line.startswith("FedAvg (3 labels") for line in lines)
+
+
+def test_a_column_of_which_something_is_done_is_shown_with_what_is_missing(tmp_path: Path) -> None:
+    lines = shown(sheet(tmp_path, {"classes/labels-only": [0.5]}))
+    (fedavg,) = [line.split() for line in lines if line.startswith("FedAvg")]
+    assert fedavg[1:] == ["–", "–", "40.00¹", *"–––––"]
+    assert [line for line in lines if "IID" in line] == ["not run yet: IID"]
 
 
 def test_four_columns_of_ten_rows_fit_a_terminal(tmp_path: Path) -> None:
@@ -145,7 +165,7 @@ def test_quick_is_said(tmp_path: Path) -> None:
 def test_markdown(tmp_path: Path) -> None:
     lines = formats.to_markdown(sheet(tmp_path, TWO)).splitlines()
     assert lines[:3] == ["**A small table**", "", "Three bright bands."]
-    assert lines[4].startswith("| IID | seeds | last 5 (%) | best (%) | paper | difference | labels | rounds |")
+    assert lines[4].startswith("| IID | seeds | last 3 (%) | best (%) | paper | difference | labels | rounds |")
     assert lines[6] == (
         "| FedAvg | 2 | 95.0 ± 1.4 | 95.0 ± 1.4 | 95.13¹ | −0.1 | 2 labels per class at each client "
         "| 3 | 30 | 1.5 kB | 3.0 kB | 6.0 s |"
@@ -165,6 +185,7 @@ def test_csv(tmp_path: Path) -> None:
     fixmatch = rows[1]
     assert (fixmatch["benchmark"], fixmatch["column"], fixmatch["row"]) == ("small-table", "IID", "FixMatch")
     assert (fixmatch["seeds"], fixmatch["last5"], fixmatch["last5_std"]) == ("2", "98.60", "0.14")
+    assert fixmatch["averaged"] == "3"
     assert (fixmatch["paper"], fixmatch["difference"], fixmatch["doubts"]) == ("97.50", "1.10", "1 2")
     assert (fixmatch["rounds"], fixmatch["steps"], fixmatch["seconds"]) == ("3", "30", "6.0")
     assert (fixmatch["bytes_up"], fixmatch["bytes_down"], fixmatch["leads"]) == ("1500", "3000", "yes")
@@ -191,4 +212,4 @@ def test_latex(tmp_path: Path) -> None:
 def test_an_empty_table_is_a_table_too(tmp_path: Path, form: str) -> None:
     empty = sheet(tmp_path, {})
     assert formats.FORMATS[form](empty)
-    assert "nothing is done yet" in shown(empty)
+    assert shown(empty) == ["A small table", "", "not run yet: IID; Two classes"]

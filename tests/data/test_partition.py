@@ -22,7 +22,7 @@ from tacit.data.partition import (
 from tacit.errors import TacitError
 
 TEN_CLASSES = np.repeat(np.arange(10), 60)
-SPECS = ["iid", "even", "dirichlet:0.5", "sizes:0.5", "classes:2", "shards:2", "r:0.4", "fedmatch"]
+SPECS = ["iid", "even", "dirichlet:0.5", "mixes:0.3", "sizes:0.5", "classes:2", "shards:2", "r:0.4", "fedmatch"]
 SPECS += ["fedsiam-1", "fedsiam-2", "fedsiam-3"]
 
 
@@ -44,7 +44,9 @@ def labels_of(sizes: list[int]) -> Indices:
     sizes=st.lists(st.integers(1, 60), min_size=1, max_size=7),
     unlabeled=st.integers(0, 20),
     clients=st.integers(1, 12),
-    spec=st.sampled_from([*SPECS, "dirichlet:20", "classes:1", "classes:3", "shards:3", "r:0", "r:1", "sizes:0.01"]),
+    spec=st.sampled_from(
+        [*SPECS, "dirichlet:20", "classes:1", "classes:3", "shards:3", "r:0", "r:1", "sizes:0.01", "mixes:0.001"]
+    ),
     seed=st.integers(0, 9),
 )
 def test_every_sample_has_one_owner(sizes: list[int], unlabeled: int, clients: int, spec: str, seed: int) -> None:
@@ -141,6 +143,15 @@ def test_even_parts_hold_as_many_of_every_class(sizes: list[int], clients: int, 
 @given(beta=st.sampled_from([0.01, 0.5, 100.0]), clients=st.integers(1, 40), seed=st.integers(0, 9))
 def test_sizes_leave_nobody_empty(beta: float, clients: int, seed: int) -> None:
     assert min(map(len, partition(f"sizes:{beta}", TEN_CLASSES, clients, rng(seed)))) >= 1
+
+
+@pytest.mark.parametrize("beta", [0.01, 0.1, 0.3, 0.9, 100])
+@pytest.mark.parametrize("seed", range(5))
+def test_mixes_differ_and_their_sizes_do_not(beta: float, seed: int) -> None:
+    labels = labels_of([1200] * 10)
+    counts = table(labels, partition(f"mixes:{beta}", labels, 10, rng(seed)))
+    assert np.abs(counts.sum(axis=1) - 1200).max() <= (0 if beta >= 0.1 else 5)  # a class or two each fits only nearly
+    assert (heterogeneity(counts) > 0.55) == (beta <= 0.3)
 
 
 def test_sizes_are_uneven_and_their_classes_are_not() -> None:

@@ -22,8 +22,19 @@ flwr = pytest.importorskip("flwr", reason="Flower is not installed: pip install 
 
 from flwr.app import Context, RecordDict  # noqa: E402
 from flwr.clientapp import ClientApp  # noqa: E402
+from flwr.serverapp import ServerApp  # noqa: E402
 
-from tacit.engines.flower import Desk, FlowerCourier, Place, Post, Roster, client_app, simulated  # noqa: E402
+from tacit.engines import flower  # noqa: E402
+from tacit.engines.flower import (  # noqa: E402
+    Desk,
+    FlowerCourier,
+    Place,
+    Post,
+    Roster,
+    SimulationCourier,
+    client_app,
+    simulated,
+)
 from tests.engines.grid import DirectGrid, played  # noqa: E402
 
 pytestmark = pytest.mark.flower
@@ -143,6 +154,32 @@ def test_a_shelf_keeps_what_the_server_may_still_ask_for(tmp_path: Path) -> None
     assert (folder / "5").stat().st_mode & 0o777 == 0o600
     with pytest.raises(TacitError, match="the memory of round 4 is not in"):
         shelf.take(first)
+
+
+def test_the_simulation_begins_once_its_nodes_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray", reason="Ray is not installed: pip install tacit[flower]")
+    given = contract.build_job("fedavg", "client")
+
+    class Late(DirectGrid):
+        """Flower hands out its grid first and adds the nodes to it afterwards."""
+
+        looks = 0
+
+        def get_node_ids(self) -> list[int]:
+            self.looks += 1
+            return [*self.contexts][: max(0, self.looks - 2)]
+
+    def simulate(server: ServerApp, app: ClientApp, nodes: int, backend: dict[str, Any]) -> None:
+        late = Late(app, [{"partition-id": client} for client in range(nodes)])
+        server(late, Context(1, 0, {}, RecordDict(), {}))
+
+    monkeypatch.setattr(flower, "_simulate", simulate)
+    courier = SimulationCourier(given, simulated(lambda about: given), {}, 1, None)
+    try:
+        records = played(given, courier, tmp_path)[1]
+    finally:
+        courier.close()
+    assert not any(record.skipped for record in records)
 
 
 @pytest.mark.slow

@@ -167,8 +167,8 @@ def test_eq_3_by_hand_with_a_partner_for_each_sample() -> None:
         p = 1 / (1 + exp(-(A * ((1 - LAM) * x + LAM * mean) + B)))
         target = (1 - LAM) * y + LAM * share
         expected -= target * log(p) + (1 - target) * log(1 - p)
-    x, means, labels = double([[x] for x in X], [[mean] for mean in PARTNERS], [[1 - s, s] for s in SHARES])
-    found = GlobalMix(lam=LAM).loss(model(*double(A, B)), x, torch.tensor(Y), means, labels)
+    inputs, partners, labels = double([[x] for x in X], [[mean] for mean in PARTNERS], [[1 - s, s] for s in SHARES])
+    found = GlobalMix(lam=LAM).loss(model(*double(A, B)), inputs, torch.tensor(Y), partners, labels)
     assert found.item() == pytest.approx(expected / 3, abs=1e-12)
 
 
@@ -256,7 +256,7 @@ def test_algorithm_2_is_the_expansion_without_its_last_term_and_eq_4_to_first_or
 
     for lam in HALVES:
         terms = four_terms(lam, x, y, other, label)
-        assert fedmix(lam).item() == pytest.approx(sum(terms[:3]).item(), abs=1e-12)  # type: ignore[union-attr]
+        assert fedmix(lam).item() == pytest.approx(torch.stack(terms[:3]).sum().item(), abs=1e-12)
         gap, slope = (eq_4(lam) - fedmix(lam)).item(), (terms[1] / (lam * (1 - lam))).item()
         assert gap == pytest.approx(lam * lam * slope, rel=1e-9)
     assert ratios(lambda lam: eq_3(lam) - eq_4(lam))[-1] == pytest.approx(4, abs=0.15)

@@ -1,10 +1,12 @@
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
 from tacit.errors import TacitError
+from tacit.report import pictures, plots
 from tacit.report.page import page, write
 from tacit.report.read import Run, load
 from tests.report.runs import a_run, record, two_seeds, write_run
@@ -51,6 +53,18 @@ def three(folder: Path) -> list[Run]:
         *two_seeds(folder, "labels only", 0.65, 0.67, data=FEW),
         *two_seeds(folder, "all labels", 0.85, 0.854, data=EVERY),
     ]
+
+
+def keys(text: str) -> list[dict[str, str]]:
+    """The label of each colour in every legend of a page."""
+    legends = re.findall(r'id="[^"]*legend_1">(.*?)</svg>', text, re.DOTALL)
+    return [dict(re.findall(r"stroke: (#\w+);.*?<text [^>]*>(.*?)</text>", each, re.DOTALL)) for each in legends]
+
+
+def lines(text: str) -> list[list[str]]:
+    """The colours of the lines in every chart of a page."""
+    charts = re.findall("<svg.*?</svg>", text, re.DOTALL)
+    return [re.findall(r'clip-path="[^"]*" style="fill: none;[^"]*stroke: (#\w+); stroke-width: 2', c) for c in charts]
 
 
 def summary(text: str) -> str:
@@ -254,3 +268,17 @@ def test_an_old_page_stays_when_the_new_one_can_not_be_written(tmp_path: Path, m
         write(runs, path)
     assert path.read_text(encoding="utf-8") == "old"
     assert [found.name for found in path.parent.iterdir()] == ["report.html"]
+
+
+def test_a_label_has_one_colour_on_the_whole_page(tmp_path: Path) -> None:
+    runs = [
+        replace(a_run(tmp_path / f"{group}-{label}", [0.1, reached], label), group=group)
+        for group, label, reached in (("x", "a", 0.2), ("x", "b", 0.3), ("y", "c", 0.4), ("y", "b", 0.5))
+    ]
+    text = page(runs)
+    first, second, third = (color.lower() for color in plots.COLORS[:3])
+    assert keys(text) == [{second: "b", first: "a"}, {second: "b", third: "c"}]
+    assert lines(text) == [[first, second]] * 4 + [[third, second]] * 4
+    written = pictures.write(runs, tmp_path / "plots", "svg")
+    drawn = {path.stem: keys(path.read_text(encoding="utf-8")) for path in written}
+    assert drawn["y-accuracy-rounds"] == [{second: "b", third: "c"}]

@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from tacit.report.page import page
 from tacit.report.read import Run, load
 from tacit.report.tables import summarise, to_markdown, to_rich
 from tests.report.runs import a_run, record, two_seeds, write_run
@@ -96,10 +97,12 @@ def test_markdown(tmp_path: Path) -> None:
         load(write_run(tmp_path / "b", rounds), "labels | only"),
     ]
     assert to_markdown(summarise(runs)) == (
-        "| run | seeds | last 5 (%) | best (%) | rounds | steps | up | down | time |\n"
+        "| run | seeds | last (%) | best (%) | rounds | steps | up | down | time |\n"
         "|---|--:|--:|--:|--:|--:|--:|--:|--:|\n"
         "| ours | 2 | 75.0 ± 1.4 | 75.0 ± 1.4 | 1 | 10 | 500 B | 1.0 kB | 2.0 s |\n"
         "| labels \\| only | 1 | 25.0 | 25.0 | 1 | 1,500 | 0 B | 12.3 MB | 30 s |\n"
+        "\n"
+        "last: the last evaluation; mean ± std over 1 to 2 seeds\n"
     )
 
 
@@ -136,3 +139,30 @@ def test_the_terminal_table_says_what_its_numbers_are(tmp_path: Path) -> None:
     assert "seeds" not in printed([one])
     assert "mean ± std over 2 seeds" in " ".join(printed(two).split())
     assert "mean ± std over 1 to 2 seeds" in " ".join(printed([one, *two]).split())
+
+
+@pytest.mark.parametrize(
+    "evaluations, head, note",
+    [
+        ({"a": 9, "b": 5}, "last 5 (%)", "last 5: mean of the last 5 evaluations"),
+        ({"a": 3, "b": 3}, "last 3 (%)", "last 3: mean of the last 3 evaluations"),
+        ({"a": 1, "b": 1}, "last (%)", "last: the last evaluation"),
+        ({"a": 9, "b": 2, "c": 1}, "last 5 (%)", "last 5: mean of the last 5 evaluations, or of fewer: b (2), c (1)"),
+        ({"a": 3, "b": 2}, "last 3 (%)", "last 3: mean of the last 3 evaluations, or of fewer: b (2)"),
+    ],
+)
+def test_the_heading_says_how_many_evaluations_there_are(
+    tmp_path: Path, evaluations: dict[str, int], head: str, note: str
+) -> None:
+    runs = [a_run(tmp_path / label, [0.5] * number, label) for label, number in evaluations.items()]
+    text = printed(runs)
+    assert text.splitlines()[1].split("best")[0].removeprefix("run").strip() == head
+    assert note in " ".join(text.split())
+    assert to_markdown(summarise(runs)).endswith(f"\n\n{note}\n")
+    assert f"<p class='note'>{note}.</p>" in page(runs)
+    assert f"<th scope='col'>{head}</th>" in page(runs)
+
+
+def test_seeds_that_are_not_equally_far_are_named_too(tmp_path: Path) -> None:
+    runs = [a_run(tmp_path / str(number), [0.5] * number, "a", seed=number, rounds=9) for number in (2, 9)]
+    assert "or of fewer: a (2 to 5); mean ± std over 2 seeds" in " ".join(printed(runs).split())

@@ -4,11 +4,11 @@ import csv
 import io
 from collections.abc import Callable
 
-from tacit.bench.tables import COSTS, HEADS, Line, Sheet
+from tacit.bench.tables import COSTS, Line, Sheet
 from tacit.report.units import Stat
 
 CSV_HEADS = (
-    "benchmark", "column", "row", "seeds", "last5", "last5_std", "best", "best_std", "paper", "difference",
+    "benchmark", "column", "row", "seeds", "last5", "last5_std", "averaged", "best", "best_std", "paper", "difference",
     "labels", "rounds", "steps", "bytes_up", "bytes_down", "seconds", "leads", "doubts",
 )  # fmt: skip
 # What LaTeX takes for something else, and what its oldest engine has no letter for.
@@ -24,17 +24,16 @@ LATEX = {
 def to_markdown(sheet: Sheet) -> str:
     """A table per column of which something is done, with every spread, and the notes below."""
     parts = [f"**{_plain(sheet.title)}**"] + ([_plain(sheet.about)] if sheet.about else [])
-    heads = ("", "seeds", *HEADS, *COSTS)
-    begun = [block for block in sheet.blocks if any(line.ours for line in block.lines)]
-    for block in begun:
+    heads = ("", "seeds", *sheet.heads, *COSTS)
+    for block in sheet.begun:
         lines = ["| " + " | ".join([_plain(block.title), *heads[1:]]) + " |", "|---|" + "--:|" * (len(heads) - 1)]
         for line in block.lines:
             cells = [_plain(line.name), line.seeds, *line.reached(), *line.costs()]
             lines.append("| " + " | ".join(f"**{cell}**" if line.leads else cell for cell in cells) + " |")
         parts.append("\n".join(lines))
-    if rest := [_plain(block.title) for block in sheet.blocks if block not in begun]:
-        parts.append(f"Not run yet: {'; '.join(rest)}. `tacit bench run {sheet.call}` does.")
-    return "\n\n".join([*parts, *(["  \n".join(_plain(note) for note in sheet.notes)] if begun else [])]) + "\n"
+    if sheet.waiting:
+        parts.append(f"Not run yet: {'; '.join(map(_plain, sheet.waiting))}. `tacit bench run {sheet.call}` does.")
+    return "\n\n".join([*parts, *(["  \n".join(_plain(note) for note in sheet.notes)] if sheet.begun else [])]) + "\n"
 
 
 def _plain(text: str) -> str:
@@ -56,9 +55,9 @@ def to_csv(sheet: Sheet) -> str:
 def _numbers(line: Line) -> list[str]:
     paper = "" if line.paper is None else f"{line.paper:.2f}"
     if line.ours is None:
-        return ["", "", "", "", paper, "", line.labels, "", "", "", "", "", ""]
+        return ["", "", "", "", "", paper, "", line.labels, "", "", "", "", "", ""]
     ours = line.ours
-    reached = [*_percents(ours.last5), *_percents(ours.best), paper]
+    reached = [*_percents(ours.last5), str(ours.averaged[0]), *_percents(ours.best), paper]
     apart = "" if line.difference is None else f"{line.difference:.2f}"
     costs = [f"{stat.mean:.0f}" for stat in (ours.rounds, ours.steps, ours.bytes_up, ours.bytes_down)]
     return [*reached, apart, line.labels, *costs, f"{ours.seconds.mean:.1f}", "yes" if ours.leads else "no"]
@@ -70,7 +69,7 @@ def _percents(stat: Stat) -> list[str]:
 
 def to_latex(sheet: Sheet) -> str:
     """A tabular in the style of booktabs with a part per column; the notes below it are comments to place by hand."""
-    heads = ("", *HEADS, *COSTS[1:])
+    heads = ("", *sheet.heads, *COSTS[1:])
     lines = [rf"\begin{{tabular}}{{l{'r' * (len(heads) - 1)}}}", r"\toprule"]
     lines.append(" & ".join(map(_latex, heads)) + r" \\")
     for block in sheet.blocks:

@@ -38,6 +38,11 @@ class Measured:
         least = round(percent / 100, 6)
         return next((int(played) for played, accuracy in self.curve if accuracy >= least), None)
 
+    @property
+    def averaged(self) -> int:
+        """How many evaluations `last5` is the mean of."""
+        return len(self.curve[-5:])
+
     @classmethod
     def of(cls, run: Run) -> "Measured":
         """The numbers of a run."""

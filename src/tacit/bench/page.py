@@ -9,7 +9,7 @@ from typing import Any
 from tacit.bench import keep, tables
 from tacit.bench.cells import Spot
 from tacit.bench.files import Benchmark
-from tacit.bench.tables import COSTS, HEADS, Block, Sheet
+from tacit.bench.tables import COSTS, Block, Sheet
 from tacit.report import html
 from tacit.report import page as pages
 from tacit.report.html import Line
@@ -45,13 +45,14 @@ def page(sheet: Sheet, runs: Sequence[Run], command: str, reduced: Mapping[str, 
         said = ", ".join(_settings(reduced))
         opening.append(html.paragraph(f"Reduced scale ({said}): not comparable with the paper's numbers.", "warning"))
     opening += [html.paragraph(" ".join(part.split())) for part in sheet.about.split("\n\n")]
-    results = "\n".join(html.part(block.title, _reached(block)) for block in sheet.blocks)
-    notes = html.bullets([*sheet.notes, *([KEPT] if kept else [])])
-    costs = "\n".join(html.part(block.title, _costs(block)) for block in sheet.blocks if _begun(block))
+    results = "\n".join(html.part(block.title, _reached(block, sheet.heads)) for block in sheet.begun)
+    rest = [f"not run yet: {'; '.join(sheet.waiting)}"] if sheet.waiting else []
+    notes = html.bullets([*rest, *sheet.notes, *([KEPT] if kept else [])])
+    costs = "\n".join(html.part(block.title, _costs(block)) for block in sheet.begun)
     sections = [
         html.section("Results", f"{results}\n<div class='note'>\n{notes}\n</div>"),
         html.section("Costs of one run", costs),
-        *(pages.about_runs(runs) if runs else []),
+        *(pages.about_runs(runs, sheet.rows) if runs else []),
         *pages.ending(runs, command),
     ]
     return html.document(sheet.title, "\n".join(part for part in opening if part), sections)
@@ -83,14 +84,9 @@ def _settings(tree: Mapping[str, Any], before: str = "") -> Iterable[str]:
             yield f"{before}{name} = {value}"
 
 
-def _begun(block: Block) -> bool:
-    return any(line.ours for line in block.lines)
-
-
-def _reached(block: Block) -> str:
-    heads = ["row", "seeds", *HEADS]
+def _reached(block: Block, heads: Sequence[str]) -> str:
     lines = [Line(line.name, [line.seeds, *line.reached()], line.leads) for line in block.lines]
-    return html.table(f"{block.title}: ours and the paper's", heads, lines)
+    return html.table(f"{block.title}: ours and the paper's", ["row", "seeds", *heads], lines)
 
 
 def _costs(block: Block) -> str:

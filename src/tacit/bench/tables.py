@@ -19,7 +19,6 @@ from tacit.report.units import Stat, count, duration, percent, size
 
 QUICK = "quick: not the paper's scale"
 MISSING = "–"
-HEADS = ("last 5 (%)", "best (%)", "paper", "difference")
 COSTS = ("labels", "rounds", "steps", "up", "down", "time")
 
 
@@ -83,6 +82,11 @@ class Block:
     title: str
     lines: list[Line]
 
+    @property
+    def done(self) -> list[Row]:
+        """What is there of it."""
+        return [line.ours for line in self.lines if line.ours]
+
 
 @dataclass(frozen=True)
 class Sheet:
@@ -93,19 +97,54 @@ class Sheet:
     paper: str  # who printed the numbers
     about: str
     blocks: list[Block]
+    rows: list[str]  # titles of all rows in the order of the file, the bounds last
     doubts: list[str]  # the footnotes, in the order of their numbers
     call: str  # what to run it by: a name, or the path of one's own file
     reach: float | None = None  # an accuracy in percent, of which to tell in how many rounds rows get there
 
     @property
+    def done(self) -> list[Row]:
+        """What is there of all columns."""
+        return [row for block in self.blocks for row in block.done]
+
+    @property
+    def begun(self) -> list[Block]:
+        """The columns of which something is done."""
+        return [block for block in self.blocks if block.done]
+
+    @property
+    def waiting(self) -> list[str]:
+        """The titles of the others, whose tables would be empty but for the paper's numbers."""
+        return [block.title for block in self.blocks if not block.done]
+
+    @property
+    def heads(self) -> list[str]:
+        """Of what `Line.reached` gives."""
+        return [f"{tables.last(self.done)} (%)", "best (%)", "paper", "difference"]
+
+    @property
     def notes(self) -> list[str]:
         """What one has to know to read it."""
-        rows = [line.ours for block in self.blocks for line in block.lines if line.ours]
-        notes = [tables.spread_note(rows), tables.star_note(rows)] if rows else ["nothing is done yet"]
+        rows = self.done
+        notes = [tables.spread_note(rows, self._fewer()), tables.star_note(rows)] if rows else ["nothing is done yet"]
         notes += [f"paper: {self.paper}"] if self.paper else []
         return [note for note in notes if note] + [
             f"{superscript([number])} {why}" for number, why in enumerate(self.doubts, start=1)
         ]
+
+    def _fewer(self) -> list[str]:
+        """Where accuracies are means of fewer evaluations than elsewhere: whole columns, or single rows of them."""
+        most, named = tables.most(self.done), []
+        for block in self.blocks:
+            short = {
+                line.title: line.ours.averaged for line in block.lines if line.ours and line.ours.averaged[0] < most
+            }
+            alike = len(short) == len(block.done) and len(set(short.values())) == 1
+            if len(self.blocks) > 1:
+                short = {f"{title} in {block.title}": number for title, number in short.items()}
+                short = {block.title: next(iter(short.values()))} if alike else short
+            named += [f"{name} ({tables.span(number)})" for name, number in short.items()]
+        return named
 
 
 def superscript(numbers: Sequence[int]) -> str:
@@ -130,7 +169,8 @@ def build(
     title = f"{benchmark.title} ({QUICK})" if quick else benchmark.title
     doubts = [doubt.why for doubt in benchmark.doubts]
     call = benchmark.name if benchmark.name in files.names() else str(benchmark.path)
-    return Sheet(benchmark.name, title, benchmark.paper, benchmark.about, blocks, doubts, call, reach)
+    rows = list(dict.fromkeys(row.title for row in [*benchmark.rows.values(), *(spot.row for spot in found)]))
+    return Sheet(benchmark.name, title, benchmark.paper, benchmark.about, blocks, rows, doubts, call, reach)
 
 
 def _lines(
@@ -165,6 +205,7 @@ def _row(spot: Spot, seeds: Seeds) -> Row:
         label=spot.row.name,
         seeds=len(seeds),
         last5=stat("last5"),
+        averaged=(min(values.averaged for values in seeds.values()), max(v.averaged for v in seeds.values())),
         best=stat("best"),
         rounds=stat("rounds"),
         steps=stat("steps"),
@@ -178,15 +219,16 @@ def _row(spot: Spot, seeds: Seeds) -> Row:
 def show(sheet: Sheet, console: Console) -> None:
     """Print it for a terminal of 80 columns: a block per column, what all rows of it share in its heading."""
     console.print(Text(sheet.title, style="bold"), soft_wrap=True)
-    for block in sheet.blocks:
+    for block in sheet.begun:
         console.print()
-        console.print(_block(block, sheet.reach))
+        console.print(_block(block, sheet.heads[0], sheet.reach))
     console.print()
-    for note in sheet.notes:
+    rest = [f"not run yet: {'; '.join(sheet.waiting)}"] if sheet.waiting else []
+    for note in [*rest, *(sheet.notes if sheet.begun else [])]:
         console.print(note, highlight=False, markup=False)
 
 
-def _block(block: Block, reach: float | None) -> Table:
+def _block(block: Block, last: str, reach: float | None) -> Table:
     shared = [_usual([line.costs()[i] for line in block.lines]) for i in (0, 1)]
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=0)
     labels, rounds = shared[0], "" if shared[1] == MISSING else f"{shared[1]} rounds"
@@ -194,7 +236,7 @@ def _block(block: Block, reach: float | None) -> Table:
     table.title_justify = "left"
     table.add_column("row", overflow="fold")
     further = [] if reach is None else [f"rounds to\n{reach:g} %"]
-    for head in ("last 5 (%)", "best", "paper", "diff.", *further, "steps", "up", "down", "time"):
+    for head in (last, "best", "paper", "diff.", *further, "steps", "up", "down", "time"):
         table.add_column(head, justify="right", no_wrap=True)
     for line in block.lines:
         costs = line.costs()

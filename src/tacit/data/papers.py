@@ -46,7 +46,7 @@ SPLITS: dict[str, Settings] = {
     "fedmatch-streaming": _STREAMING | _AT_CLIENT,
     "fedmatch-streaming-server": _STREAMING | {"labels": "server", "per_class": 50},
     "fedseal-fmnist": _FEDSEAL_FMNIST | {"partition": "even", "labels": "server", "per_class": 50},
-    "fedseal-fmnist-noniid": _FEDSEAL_FMNIST | {"partition": "dirichlet:0.1", "labels": "server", "per_class": 50},
+    "fedseal-fmnist-noniid": _FEDSEAL_FMNIST | {"partition": "mixes:0.1", "labels": "server", "per_class": 50},
     "fedseal-cifar": _FEDMATCH | {"partition": "even", "labels": "server", "per_class": 500, "normalise": "data"},
     "fedseal-cifar-noniid": _FEDMATCH
     | {"partition": "fedmatch", "labels": "server", "per_class": 500, "normalise": "data"},

@@ -18,6 +18,7 @@ from tacit.federation import UNLABELED
 Indices = NDArray[np.int64]
 Way = Callable[..., list[Indices]]
 
+SWEEPS = 300  # how often `mixes` scales clients and classes in turn, until both are right
 TRIES = 300  # how often `dirichlet` draws again for a client that got too little
 
 # FedMatch's class imbalance: how much of a client's data each class is, counted upward from the client's own class.
@@ -47,6 +48,16 @@ def dirichlet(labels: Indices, clients: int, rng: np.random.Generator, beta: flo
         f"in {TRIES} draws of dirichlet:{beta:g} one of {clients} clients always had fewer than {minimum} of "
         f"{len(labels)} samples: use fewer clients, or a number greater than {beta:g}"
     )
+
+
+def mixes(labels: Indices, clients: int, rng: np.random.Generator, beta: float) -> list[Indices]:
+    """Clients of the same size, each with its own Dirichlet(β) mix of classes: a smaller β is less even (FedSEAL)."""
+    names, of_class = np.unique(labels, return_counts=True)
+    shares = rng.dirichlet(np.full(len(names), beta), size=clients) + 1e-6  # a class that nobody drew still goes to all
+    for _ in range(SWEEPS):  # no draw has both equal clients and all samples dealt: scale it until it has
+        shares *= of_class / shares.sum(axis=0)
+        shares *= len(labels) / clients / shares.sum(axis=1, keepdims=True)
+    return _by_shares(labels, shares, rng)
 
 
 def sizes(labels: Indices, clients: int, rng: np.random.Generator, beta: float) -> list[Indices]:
@@ -158,6 +169,7 @@ PARTITIONS: dict[str, Way] = {
     "iid": iid,
     "even": even,
     "dirichlet": dirichlet,
+    "mixes": mixes,
     "sizes": sizes,
     "classes": classes,
     "shards": shards,
@@ -192,6 +204,7 @@ class _Number:
 _WRITERS = _Number(int, "a whole number of writers or speakers per client, such as by-writer:1", optional=True)
 _NUMBERS = {
     "dirichlet": _Number(float, "a positive number, such as dirichlet:0.3"),
+    "mixes": _Number(float, "a positive number, such as mixes:0.3"),
     "sizes": _Number(float, "a positive number, such as sizes:0.5"),
     "classes": _Number(int, "a whole number of classes, such as classes:2"),
     "shards": _Number(int, "a whole number of shards, such as shards:2"),

@@ -291,6 +291,8 @@ class SimulationCourier(FlowerCourier):
         grid = grids.get()
         if isinstance(grid, BaseException):
             raise TacitError(f"Flower's simulation could not start: {grid}; mend that, or use --engine local") from grid
+        while len(list(grid.get_node_ids())) < job.federation.clients and not self._ended.wait(0.02):
+            pass  # the grid is there before its nodes are
         names = {str(client): client for client in range(job.federation.clients)}
         super().__init__(job, Roster(Post(grid, lambda: not self._ended.is_set()), about, names))
 

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 
 import torch
-from scipy.spatial import KDTree
 from torch import Tensor
 
 from tacit.learn import predict
@@ -17,6 +16,8 @@ class Neighbours:
 
     def __init__(self, embeddings: Mapping[int, Tensor]) -> None:
         """A KD-tree over all embeddings."""
+        from scipy.spatial import KDTree  # takes long to import, and only a server asks
+
         self._clients = sorted(embeddings)
         self._points = [embeddings[client].tolist() for client in self._clients]
         self._tree = KDTree(self._points) if self._points else None

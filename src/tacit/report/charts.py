@@ -1,7 +1,7 @@
 """Every chart of curves that runs can give: what it shows, in words and in numbers."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tacit.report import curves as drawn
 from tacit.report.curves import AXES, ROUNDS, Axis, Curve
@@ -24,7 +24,11 @@ class Chart:
     high: str  # what is drawn upwards
     axis: Axis
     curves: list[Curve]
-    labels: list[str]  # of all runs, which decide about colours: a label has the same in every chart
+    labels: list[str]  # of all runs, whose order decides about colours
+
+    def among(self, labels: Sequence[str]) -> "Chart":
+        """The same chart beside others of some or all of these labels: each has one colour in all of them."""
+        return replace(self, labels=list(labels))
 
     @property
     def across(self) -> str:

@@ -49,14 +49,22 @@ def page(runs: Sequence[Run], command: str | None = None) -> str:
     return html.document(_title(runs), opening, sections)
 
 
-def about_runs(runs: Sequence[Run]) -> list[str]:
-    """The sections that show how the runs went: accuracy, who holds what, pseudo-labels, own models."""
+def about_runs(runs: Sequence[Run], labels: Sequence[str] = ()) -> list[str]:
+    """The sections that show how the runs went: accuracy, who holds what, pseudo-labels, own models.
+
+    A label has one colour on the whole page, by its place among `labels`, or by its first appearance.
+    """
     marks = (f"f{number}-" for number in count(1))
+    order = list(dict.fromkeys([*labels, *by_label(runs)]))
+
+    def drawn(show: Callable[[Sequence[Run]], list[Chart]]) -> str:
+        return _each(runs, lambda some: _charts([chart.among(order) for chart in show(some)], marks))
+
     return [
-        html.section("Accuracy", _each(runs, lambda some: _charts(charts.accuracies(some), marks))),
+        html.section("Accuracy", drawn(charts.accuracies)),
         html.section("Who holds what", _each(runs, lambda some: _dealt(some, marks))),
-        html.section("Pseudo-labels", _each(runs, lambda some: _charts(charts.pseudo_labels(some), marks))),
-        html.section("Clients' own models", _each(runs, lambda some: _charts(charts.own_models(some), marks))),
+        html.section("Pseudo-labels", drawn(charts.pseudo_labels)),
+        html.section("Clients' own models", drawn(charts.own_models)),
     ]
 
 
@@ -141,12 +149,12 @@ def _dealt(runs: Sequence[Run], marks: Iterator[str]) -> str:
 
 
 def _table(rows: Sequence[Row]) -> str:
-    columns = tables.REACHED + tables.COST
+    columns = tables.columns(rows)
     heads = ["run", "seeds", *(column.head for column in columns)]
     lines = [
         Line(tables.name(row), [str(row.seeds), *(column.cell(row) for column in columns)], row.leads) for row in rows
     ]
-    notes = ". ".join(note for note in (tables.spread_note(rows), tables.star_note(rows)) if note)
+    notes = ". ".join(tables.notes(rows))
     shown = html.table("What each run reached and what it cost", heads, lines)
     return f"{shown}\n{html.paragraph(f'{notes}.', 'note')}"
 

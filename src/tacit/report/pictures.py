@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tacit.errors import unknown
 from tacit.report import charts, plots
-from tacit.report.read import Run, by_group
+from tacit.report.read import Run, by_group, by_label
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,19 +24,19 @@ def check(form: str) -> None:
 def write(runs: Sequence[Run], folder: Path, form: str) -> list[Path]:
     """Draw all there is into a folder, as PNG, SVG or PDF; says which files were written."""
     check(form)
-    written = []
+    written, labels = [], list(by_label(runs))
     for group, some in by_group(runs).items():
-        for name, figure in _figures(some):
+        for name, figure in _figures(some, labels):
             path = folder / f"{_plain(f'{group}-{name}' if group else name)}.{form}"
             plots.save(figure, path)
             written.append(path)
     return written
 
 
-def _figures(runs: Sequence[Run]) -> "Iterator[tuple[str, Figure]]":
+def _figures(runs: Sequence[Run], labels: Sequence[str]) -> "Iterator[tuple[str, Figure]]":
     from tacit.report import splits
 
-    yield from ((chart.name, plots.draw(chart)) for chart in charts.every(runs))
+    yield from ((chart.name, plots.draw(chart.among(labels))) for chart in charts.every(runs))
     for number, dealt in enumerate(splits.distinct(runs), start=1):
         yield ("partition" if number == 1 else f"partition-{number}"), dealt.figure()
 

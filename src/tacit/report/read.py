@@ -67,6 +67,11 @@ class Run:
         return fmean(accuracy for _, accuracy in self.accuracy_curve[-5:])
 
     @property
+    def averaged(self) -> int:
+        """How many evaluations `last5` is the mean of: fewer than five where there are no more."""
+        return len(self.accuracy_curve[-5:])
+
+    @property
     def best(self) -> float:
         """The highest accuracy; chosen on the test set, so kinder than `last5`."""
         return max(accuracy for _, accuracy in self.accuracy_curve)
@@ -168,8 +173,11 @@ def by_group(runs: Iterable[Run]) -> dict[str, list[Run]]:
 
 def load_all(folder: Path) -> list[Run]:
     """Every run in a folder, under the names of the folders between: group, label, seed, as far as there are any."""
+    found = places(folder) if folder.is_dir() else [folder]
+    if not found:
+        raise _without_runs(folder)
     runs = []
-    for place in places(folder):
+    for place in found:
         match place.relative_to(folder).parts:
             case (label,) | (label, _):
                 runs.append(load(place, label))
@@ -186,8 +194,18 @@ def places(folder: Path) -> list[Path]:
         return [folder]
     found = (path.parent for depth in ("*", "*/*", "*/*/*") for path in folder.glob(f"{depth}/config.toml"))
     # A benchmark moves runs of another config or code aside, under a name with .old- in it.
-    kept = sorted(place for place in found if ".old-" not in place.name and not place.name.startswith("."))
-    return kept or [folder]
+    return sorted(place for place in found if ".old-" not in place.name and not place.name.startswith("."))
+
+
+def _without_runs(folder: Path) -> TacitError:
+    """The error for a folder with nothing to report about; whoever gives one of several benchmarks is told so."""
+    below = sorted(folder.glob("*/*/*/*/config.toml"))
+    if below:
+        return TacitError(
+            f"{folder} holds the runs of benchmarks: give the folder of one, such as {below[0].parents[3]}"
+        )
+    make = "`tacit run`, `tacit compare` or `tacit bench run`"
+    return TacitError(f"{folder} holds no run: give a folder that has some, or make one first with {make}")
 
 
 def noted_command(folder: Path) -> str:

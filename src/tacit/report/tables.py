@@ -20,6 +20,7 @@ class Row:
     label: str
     seeds: int
     last5: Stat
+    averaged: tuple[int, int]  # how many evaluations `last5` is the mean of: the least and the most of any seed
     best: Stat
     rounds: Stat
     steps: Stat
@@ -52,10 +53,6 @@ class Column:
         return self.form(Stat(self.number(row).mean, None))
 
 
-REACHED = (
-    Column("last 5 (%)", lambda row: row.last5, percent),
-    Column("best (%)", lambda row: row.best, percent),
-)
 COST = (
     Column("rounds", lambda row: row.rounds, count),
     Column("steps", lambda row: row.steps, count),
@@ -63,6 +60,15 @@ COST = (
     Column("down", lambda row: row.bytes_down, size),
     Column("time", lambda row: row.seconds, duration),
 )
+
+
+def columns(rows: Sequence[Row]) -> tuple[Column, ...]:
+    """What each row reached and what it cost."""
+    return (
+        Column(f"{last(rows)} (%)", lambda row: row.last5, percent),
+        Column("best (%)", lambda row: row.best, percent),
+        *COST,
+    )
 
 
 def summarise(runs: Sequence[Run]) -> list[Row]:
@@ -78,30 +84,31 @@ def with_leader(rows: Sequence[Row]) -> list[Row]:
 
 def to_rich(rows: Sequence[Row], title: str) -> Table:
     """A table for a terminal of 80 columns; only accuracies show their spread."""
-    table = Table(title=title, caption=_caption(rows), box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=0)
+    table = Table(
+        title=title, caption="\n".join(notes(rows)), box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=0
+    )
     table.title_justify = table.caption_justify = "left"
     table.add_column("run", overflow="fold")
-    for column in REACHED + COST:
+    shown = columns(rows)
+    for column in shown:
         table.add_column(column.head, justify="right", no_wrap=True)
     for row in rows:
-        cells = [column.cell(row) for column in REACHED] + [column.narrow_cell(row) for column in COST]
+        cells = [column.narrow_cell(row) if column in COST else column.cell(row) for column in shown]
         table.add_row(Text(name(row)), *cells, style="bold" if row.leads else "")
     return table
 
 
 def to_markdown(rows: Sequence[Row]) -> str:
     """The same as a table in Markdown, with every spread."""
-    columns = REACHED + COST
+    shown = columns(rows)
     lines = [
-        "| " + " | ".join(["run", "seeds", *(column.head for column in columns)]) + " |",
-        "|---|" + "--:|" * (1 + len(columns)),
+        "| " + " | ".join(["run", "seeds", *(column.head for column in shown)]) + " |",
+        "|---|" + "--:|" * (1 + len(shown)),
     ]
     for row in rows:
-        cells = [name(row).replace("|", r"\|"), str(row.seeds), *(column.cell(row) for column in columns)]
+        cells = [name(row).replace("|", r"\|"), str(row.seeds), *(column.cell(row) for column in shown)]
         lines.append("| " + " | ".join(f"**{cell}**" if row.leads else cell for cell in cells) + " |")
-    if note := star_note(rows):
-        lines += ["", note]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", "  \n".join(notes(rows))]) + "\n"
 
 
 def name(row: Row) -> str:
@@ -109,13 +116,37 @@ def name(row: Row) -> str:
     return f"{row.label}{STAR}" if row.leads else row.label
 
 
-def spread_note(rows: Sequence[Row]) -> str:
-    """What the accuracies are."""
-    seeds = sorted({row.seeds for row in rows})
-    if seeds in ([], [1]):
-        return "last 5: mean of the last 5 evaluations"
-    over = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"{seeds[0]}"
-    return f"last 5: mean of the last 5 evaluations; mean ± std over {over} seeds"
+def most(rows: Sequence[Row]) -> int:
+    """How many evaluations the first accuracy is the mean of, in the rows that have most of them."""
+    return max((row.averaged[1] for row in rows), default=5)
+
+
+def last(rows: Sequence[Row]) -> str:
+    """What the first accuracy is called: `last 5`, or what there is where no row has as many evaluations."""
+    number = most(rows)
+    return "last" if number == 1 else f"last {number}"
+
+
+def notes(rows: Sequence[Row]) -> list[str]:
+    """What the accuracies are, and the star if there is one."""
+    fewer = [f"{row.label} ({span(row.averaged)})" for row in rows if row.averaged[0] < most(rows)]
+    return [note for note in (spread_note(rows, fewer), star_note(rows)) if note]
+
+
+def spread_note(rows: Sequence[Row], fewer: Sequence[str] = ()) -> str:
+    """What the accuracies are; `fewer` names those that are means of fewer evaluations, and of how many."""
+    number = most(rows)
+    what = "the last evaluation" if number == 1 else f"mean of the last {number} evaluations"
+    what += f", or of fewer: {', '.join(fewer)}" if fewer else ""
+    seeds = [row.seeds for row in rows]
+    over = f"; mean ± std over {span((min(seeds), max(seeds)))} seeds" if any(n > 1 for n in seeds) else ""
+    return f"{last(rows)}: {what}{over}"
+
+
+def span(ends: tuple[int, int]) -> str:
+    """`3`, or `1 to 5`."""
+    low, high = ends
+    return f"{low}" if low == high else f"{low} to {high}"
 
 
 def star_note(rows: Sequence[Row]) -> str:
@@ -134,6 +165,7 @@ def _row(label: str, runs: Sequence[Run]) -> Row:
         label=label,
         seeds=len(runs),
         last5=Stat.of([run.last5 for run in runs]),
+        averaged=(min(run.averaged for run in runs), max(run.averaged for run in runs)),
         best=Stat.of([run.best for run in runs]),
         rounds=Stat.of([len(run.rounds) for run in runs]),
         steps=Stat.of([run.steps for run in runs]),
@@ -152,7 +184,3 @@ def _leads(row: Row, rivals: Sequence[Row]) -> bool:
 
 def _above(one: Stat, other: Stat) -> bool:
     return one.std is not None and other.std is not None and one.mean - other.mean > one.std + other.std
-
-
-def _caption(rows: Sequence[Row]) -> str:
-    return "\n".join(note for note in (spread_note(rows), star_note(rows)) if note)

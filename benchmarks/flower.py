@@ -1,0 +1,309 @@
+"""What a round on real machines costs beyond Flower's own, as a ratio of empty rounds with the same hub and sites.
+
+    python benchmarks/flower.py [--rounds 4] [--blocks 3]
+
+A hub and three sites run as processes on loopback, with TLS and keys. Flower alone is an app that sends an empty
+message to every node and awaits the replies with `Grid.send_and_receive`; the same with `import torch` in its client
+shows what every app pays that trains; ours is a run of fedavg with one step of a small network. They take turns in
+blocks, of which the first round is not counted. A round is the time from its messages to those of the next, and its
+parts are those of the site that is done last. Seconds depend on the machine and on who else uses it, the more as all
+three sites share its cores, so only the ratio of the medians counts; it is the last line.
+"""
+
+import argparse
+import json
+import re
+import shutil
+import socket
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import tomli_w
+
+from tacit.deploy import programs
+from tacit.deploy.folder import CONNECTION, HubFolder
+
+SITES = ("north", "south", "east")
+PATIENCE = 900.0  # seconds for one block, or for a program to start
+OURS = "Tacit"
+ALONE = {"Flower": "", "Flower + torch": "import torch\n"}  # and what the client imports
+
+Times = list[float]  # the parts of one round, in the order of PARTS, and before them the processor's
+PARTS = (  # what lies between two stamps of a client; the last one is the next round's message
+    "until Flower starts a process: looks for work",
+    "until the process has Flower and the app's files",
+    "imports of the app",
+    "until the app has its message",
+    "the client's work",
+    "the way back: looks for replies, merge, next messages",
+)
+
+# --- the apps ---------------------------------------------------------------------------------------------------------
+
+PROJECT = """\
+[project]
+name = "empty-app"
+version = "1.0.0"
+description = "An empty round"
+license = "Apache-2.0"
+
+[tool.flwr.app]
+publisher = "tacit"
+
+[tool.flwr.app.components]
+serverapp = "app.server:app"
+clientapp = "app.client:app"
+
+[tool.flwr.app.config]
+rounds = 1
+"""
+SERVER = """\
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp import ServerApp
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid, context):
+    for round in range(context.run_config["rounds"]):
+        content = RecordDict({"empty": ConfigRecord({})})
+        messages = [Message(content, node, "train", group_id=str(round)) for node in grid.get_node_ids()]
+        replies = list(grid.send_and_receive(messages))
+        assert len(replies) == 3 and not any(reply.has_error() for reply in replies)
+"""
+CLIENT = """\
+from flwr.app import Message, RecordDict
+from flwr.clientapp import ClientApp
+
+app = ClientApp()
+
+
+@app.train()
+def train(message, context):
+    return Message(RecordDict(), reply_to=message)
+"""
+# Around a client: its time on the processor; when its message was made, its process began, its module was reached,
+# loaded, asked and done.
+STAMPED = """\
+import json
+import os
+import time
+from pathlib import Path
+
+reached = time.time()
+from {package}.plain import app as plain
+
+loaded = time.time()
+
+
+def begun():
+    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    return time.time() - float(Path("/proc/uptime").read_text().split()[0]) + ticks / os.sysconf("SC_CLK_TCK")
+
+
+class Stamped(type(plain)):
+    def __init__(self):
+        self.__dict__ = plain.__dict__
+
+    def __call__(self, message, context):
+        asked, about = time.time(), message.metadata
+        reply = super().__call__(message, context)
+        if about.message_type == "train":
+            times = [time.process_time(), about.created_at, begun(), reached, loaded, asked, time.time()]
+            Path({stamps!r}, f"{{about.group_id}}-{{context.node_id}}.json").write_text(json.dumps(times))
+        return reply
+
+
+app = Stamped()
+"""
+
+
+def write_alone(folder: Path, imports: str) -> None:
+    """An app of Flower alone."""
+    files = {
+        "pyproject.toml": PROJECT,
+        "app/__init__.py": "",
+        "app/server.py": SERVER,
+        "app/client.py": imports + CLIENT,
+    }
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+def stamp(folder: Path, package: str) -> None:
+    """Have an app's client note its times in `stamps`, beside the app."""
+    (folder / package / "client.py").rename(folder / package / "plain.py")
+    text = STAMPED.format(package=package, stamps=str(stamps(folder)))
+    (folder / package / "client.py").write_text(text, encoding="utf-8")
+
+
+def stamps(folder: Path) -> Path:
+    """Where the clients of an app note their times."""
+    return folder.with_name(f"{folder.name}-stamps")
+
+
+def write_config(folder: Path, rounds: int) -> Path:
+    """A run of fedavg with next to no work."""
+    pixels = np.random.default_rng(0).integers(0, 256, (60, 1, 16, 16), dtype=np.uint8)
+    labels = np.arange(60) % 3
+    np.savez(folder / "data.npz", x=pixels[:45], y=labels[:45], x_test=pixels[45:], y_test=labels[45:])
+    config: dict[str, Any] = {
+        "rounds": rounds,
+        "method": {"name": "fedavg+supervised"},
+        "data": {"name": str(folder / "data.npz"), "labels": "client", "per_class": 4, "clients": len(SITES)},
+        "train": {"steps": 1, "batch": 6},
+    }
+    (folder / "config.toml").write_text(tomli_w.dumps(config), encoding="utf-8")
+    return folder / "config.toml"
+
+
+# --- the hub and its sites --------------------------------------------------------------------------------------------
+
+
+def free_port() -> int:
+    """A port that nobody uses."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def finish(command: Sequence[str], home: Path, log: Path) -> None:
+    """Run a program to its end, in bounded time."""
+    with programs.running(command, home, log) as program:
+        until = time.monotonic() + PATIENCE
+        while (code := program.ended()) is None and time.monotonic() < until:
+            time.sleep(0.1)
+        if code != 0:
+            sys.exit(f"{' '.join(command[:4])} … failed or took too long: {programs.last_words(program.said(), 3)}")
+
+
+def tacit(folder: Path, *words: str) -> None:
+    """Run a command of `tacit` to its end."""
+    finish([sys.executable, "-m", "tacit", *words], folder, folder / "setup.log")
+
+
+@contextmanager
+def going(folder: Path, *words: str, until: str) -> Iterator[None]:
+    """A command of `tacit` that runs while the block does, and has said a text when it begins."""
+    log = folder / f"{'-'.join(words[:2])}-{Path(words[-1]).name}.log"
+    with programs.running([sys.executable, "-m", "tacit", *words], folder, log) as program:
+        limit = time.monotonic() + PATIENCE
+        while until not in program.said():
+            if program.ended() is not None or time.monotonic() > limit:
+                sys.exit(f"tacit {' '.join(words)} does not say '{until}': {programs.last_words(program.said(), 3)}")
+            time.sleep(0.1)
+        yield
+
+
+@contextmanager
+def federation(folder: Path) -> Iterator[HubFolder]:
+    """A hub, and three sites that have joined it."""
+    port, hub = free_port(), str(folder / "hub")
+    tacit(folder, "hub", "init", hub, "--port", str(port))
+    for name in SITES:
+        site = folder / name
+        tacit(folder, "site", "init", str(site), "--name", name)
+        shutil.copy(folder / "hub" / "ca.crt", site)
+        settings = (site / "site.toml").read_text(encoding="utf-8")
+        own = re.sub(r"# port = .*", f"port = {free_port()}", settings)
+        (site / "site.toml").write_text(own, encoding="utf-8")
+        tacit(folder, "hub", "add", name, str(site / f"{name}.key.pub"), "--hub", hub)
+    with ExitStack() as running:
+        running.enter_context(going(folder, "hub", "start", "--hub", hub, until="The hub listens at"))
+        for name in SITES:
+            words = ("site", "join", f"127.0.0.1:{port}", "--site", str(folder / name))
+            running.enter_context(going(folder, *words, until=f"joined as {name}"))
+        yield HubFolder.open(folder / "hub")
+
+
+# --- the race ---------------------------------------------------------------------------------------------------------
+
+
+def play(hub: HubFolder, app: Path, settings: str) -> list[Times]:
+    """Play a run; the parts of each round but the first and the last, which has no next one."""
+    stamps(app).mkdir()
+    words = [programs.find("flwr"), "run", str(app), CONNECTION, "--stream", "--run-config", settings]
+    finish(words, hub.home, app.with_suffix(".log"))
+    found: dict[int, list[Times]] = defaultdict(list)
+    for path in stamps(app).iterdir():
+        found[int(path.stem.partition("-")[0])].append(json.loads(path.read_text(encoding="utf-8")))
+    shutil.rmtree(stamps(app))
+    if any(len(found[round]) != len(SITES) for round in range(max(found, default=-1) + 1)) or len(found) < 3:
+        sys.exit(f"not every site took part in every round of {app.name}: see who is short of memory or time")
+    rounds = [max(found[round], key=lambda times: times[-1]) for round in sorted(found)]
+    starts = [min(times[1] for times in found[round]) for round in sorted(found)]
+    return [_parts(rounds[at], starts[at + 1]) for at in range(1, len(rounds) - 1)]
+
+
+def _parts(times: Times, end: float) -> Times:
+    return [times[0], *(after - before for before, after in pairwise([*times[1:], end]))]
+
+
+def whole(rounds: list[Times]) -> float:
+    """Seconds of a round, the median."""
+    return median(sum(times[1:]) for times in rounds)
+
+
+def race(folder: Path, rounds: int, blocks: int) -> dict[str, list[Times]]:
+    """The rounds of each, in blocks that take turns."""
+    with federation(folder) as hub:
+        apps = {name: folder / f"app{number}" for number, name in enumerate([*ALONE, OURS])}
+        for name, imports in ALONE.items():
+            write_alone(apps[name], imports)
+            stamp(apps[name], "app")
+        tacit(folder, "hub", "app", str(apps[OURS]), "--hub", str(hub.folder))
+        stamp(apps[OURS], "tacit_app")
+        settings = dict.fromkeys(apps, f"rounds={rounds + 2}")
+        settings[OURS] = f'config="{write_config(folder, rounds + 2)}"'
+        found: dict[str, list[Times]] = defaultdict(list)
+        for block in range(blocks):
+            for name, app in apps.items():
+                found[name] += play(hub, app, settings[name])
+                print(f"block {block + 1} of {blocks}, {name}: {whole(found[name]):.1f} s a round so far", flush=True)
+        return found
+
+
+def show(found: dict[str, list[Times]]) -> None:
+    """Medians of every part, then the ratios."""
+
+    def line(about: str, values: Iterable[float]) -> None:
+        print(f"{about:54}" + "".join(f"{value:8.2f}" for value in values))
+
+    print(f"{'seconds of a round, medians':54}" + "".join(f"{name.replace('Flower + ', '+ '):>8}" for name in found))
+    for at, part in enumerate(PARTS, start=1):
+        line(part, (median(times[at] for times in rounds) for rounds in found.values()))
+    seconds = {name: whole(rounds) for name, rounds in found.items()}
+    line("all", seconds.values())
+    line("of a client's process on the processor", (median(times[0] for times in each) for each in found.values()))
+    print(f"flower, with torch imported: ratio={seconds[OURS] / seconds['Flower + torch']:.2f}")
+    print(f"flower ratio={seconds[OURS] / seconds['Flower']:.2f}")
+
+
+def main() -> None:
+    """Print the parts of a round, then the ratio."""
+    parser = argparse.ArgumentParser(description="Cost of a round beyond Flower's own; the last line counts.")
+    parser.add_argument("--rounds", type=int, default=4, help="rounds of a block to measure (default: 4)")
+    parser.add_argument("--blocks", type=int, default=3, help="blocks of each (default: 3)")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="tacit-") as folder, programs.ending_in_order():
+        try:
+            found = race(Path(folder), max(options.rounds, 1), max(options.blocks, 1))
+        except KeyboardInterrupt:
+            sys.exit("stopped; all processes are ended")
+    show(found)
+
+
+if __name__ == "__main__":
+    main()
