@@ -74,7 +74,10 @@ def test_rounds_to_an_accuracy(tmp_path: Path, reach: float, one: str, two: str)
     assert by_row == {"FedAvg": two, "FixMatch": one, "Labels only": "–"}
     lines = shown(full)
     assert all(len(line) <= 80 for line in lines)
-    assert any(line.startswith("row") and f"{reach:g} %" in line for line in lines)
+    (head,) = [line for line in lines if line.startswith("row")]
+    assert head.split() == ["row", "last", "3", "(%)", "best", "paper", "diff.", f"{reach:g}", "%", "steps", "time"]
+    (fixmatch,) = [line for line in lines if line.startswith("FixMatch")]
+    assert fixmatch.split()[-4:] == [one, "30", "6.0", "s"]
     assert "rounds to" not in "".join(shown(tables.build(benchmark, found, measured, False)))
 
 

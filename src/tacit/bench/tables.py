@@ -235,16 +235,17 @@ def _block(block: Block, last: str, reach: float | None) -> Table:
     table.title = Text(", ".join(part for part in (block.title, labels, rounds) if part != MISSING and part), "bold")
     table.title_justify = "left"
     table.add_column("row", overflow="fold")
-    further = [] if reach is None else [f"rounds to\n{reach:g} %"]
-    for head in (last, "best", "paper", "diff.", *further, "steps", "up", "down", "time"):
+    # There is no room for more columns, so the rounds to an accuracy take the place of the bytes.
+    between = ("steps", "up", "down") if reach is None else (f"rounds to\n{reach:g} %", "steps")
+    for head in (last, "best", "paper", "diff.", *between, "time"):
         table.add_column(head, justify="right", no_wrap=True)
     for line in block.lines:
         costs = line.costs()
         odd = [value for value, usual in zip(costs[:2], shared, strict=True) if value not in (usual, MISSING)]
         name = f"{line.name} ({', '.join(odd)})" if odd and odd != [line.title.lower()] else line.name
         alone = line.costs() if line.ours is None else replace(line, ours=_means(line.ours)).costs()
-        cells = [*line.reached(spread=False), *([line.reach] if further else []), *alone[2:]]
-        table.add_row(Text(name), *cells, style="bold" if line.leads else "")
+        costs = alone[2:] if reach is None else [line.reach, alone[2], alone[5]]
+        table.add_row(Text(name), *line.reached(spread=False), *costs, style="bold" if line.leads else "")
     return table
 
 
