@@ -86,7 +86,15 @@ def run(
 
 @app.command()
 def show(
-    name: Name, quick: Quick = False, only: Only = None, column: InColumn = None, out: Out = RUNS, set: Set = None
+    name: Name,
+    quick: Quick = False,
+    only: Only = None,
+    column: InColumn = None,
+    reach: Annotated[
+        float | None, typer.Option(metavar="PERCENT", min=0, max=100, help="Also the rounds to this accuracy.")
+    ] = None,
+    out: Out = RUNS,
+    set: Set = None,
 ) -> None:
     """Show the table as far as it is done, from runs and from kept results, and write its page; nothing is run."""
     from tacit import config as configs
@@ -94,7 +102,7 @@ def show(
 
     benchmark = files.find(name)
     found = cells.spots(benchmark, quick, configs.assignments(set))
-    _print(benchmark, quick, found, out, "terminal", only, column)
+    _print(benchmark, quick, found, out, "terminal", only, column, reach)
     _report(benchmark, quick, found, out, set)
 
 
@@ -144,7 +152,14 @@ def docs(
 
 
 def _print(
-    benchmark: Any, quick: bool, found: Any, out: Path, format: str, only: list[str] | None, column: list[str] | None
+    benchmark: Any,
+    quick: bool,
+    found: Any,
+    out: Path,
+    format: str,
+    only: list[str] | None,
+    column: list[str] | None,
+    reach: float | None = None,
 ) -> None:
     from tacit.bench import cells, formats, tables
     from tacit.bench import keep as kept
@@ -152,7 +167,7 @@ def _print(
     found = cells.chosen(found, only or [], column or [])
     runs = kept.of_runs(found, cells.home(out, benchmark, quick))
     before = kept.of_kept(found, kept.read(kept.path_of(benchmark, quick)))
-    sheet = tables.build(benchmark, found, kept.together(runs, before), quick)
+    sheet = tables.build(benchmark, found, kept.together(runs, before), quick, reach)
     if format == "terminal":
         tables.show(sheet, Console())
     else:

@@ -44,7 +44,13 @@ def test_from_the_file_to_the_page(shell: Shell, monkeypatch: pytest.MonkeyPatch
     assert shown.code == 0
     assert "Two classes" in shown.out
     assert fits(shown.out)
+    assert "rounds to" not in shown.out
     assert (shell.folder / "runs/bench/small-table/report.html").exists()
+    reached = shell("bench", "show", "small-table", "--reach", "0.5")
+    assert (reached.code, fits(reached.out)) == (0, True)
+    assert "rounds to" in reached.out
+    assert "0.5 %" in reached.out
+    assert shell("bench", "show", "small-table", "--reach", "101").code == 2
     assert shell("report", "runs/bench/small-table").code == 0
     assert "tacit bench run small-table --seeds 0,1" in (shell.folder / "report.html").read_text()
     again = shell("bench", "run", "small-table", "--seeds", "0,1", "--column", "iid", "--quiet")

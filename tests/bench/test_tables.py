@@ -56,6 +56,31 @@ def test_terminal(tmp_path: Path) -> None:
     ]
 
 
+CURVES = [[0.1, 0.5, 0.6], [0.6, 0.7, 0.2]]  # of two seeds: 60 % after rounds 3 and 1, 70 % never and after round 2
+
+
+@pytest.mark.parametrize("reach, one, two", [(60, "3", "2"), (59.9, "3", "2"), (10, "1", "1"), (60.1, "–", "–")])
+def test_rounds_to_an_accuracy(tmp_path: Path, reach: float, one: str, two: str) -> None:
+    """The first evaluation with at least so much, whatever follows; the mean over seeds, and – unless all get there."""
+    path, out = small.write(tmp_path), tmp_path / "runs"
+    for cell in small.planned(path, out, range(2)):
+        if cell.spot.place == ("iid", "fedavg") or (cell.spot.place == ("iid", "fixmatch") and cell.seed == 0):
+            small.pretend(cell, CURVES[cell.seed])
+    benchmark = files.read(path)
+    found = cells.spots(benchmark)
+    measured = keep.of_runs(found, cells.home(out, benchmark, False))
+    full = tables.build(benchmark, found, measured, False, reach)
+    by_row = {line.title: line.reach for line in full.blocks[0].lines}
+    assert by_row == {"FedAvg": two, "FixMatch": one, "Labels only": "–"}
+    lines = shown(full)
+    assert all(len(line) <= 80 for line in lines)
+    (head,) = [line for line in lines if line.startswith("row")]
+    assert head.split() == ["row", "last", "3", "(%)", "best", "paper", "diff.", f"{reach:g}", "%", "steps", "time"]
+    (fixmatch,) = [line for line in lines if line.startswith("FixMatch")]
+    assert fixmatch.split()[-4:] == [one, "30", "6.0", "s"]
+    assert "rounds to" not in "".join(shown(tables.build(benchmark, found, measured, False)))
+
+
 def test_spread_and_star(tmp_path: Path) -> None:
     lines = shown(sheet(tmp_path, TWO))
     (fedavg,) = [line for line in lines if "95.13" in line]

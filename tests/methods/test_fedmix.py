@@ -1,7 +1,7 @@
 """FedMix and its family: Algorithm 2 by hand, what a mean is made of, who hears which means, and what λ = 0 leaves."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from math import exp, log
 from pathlib import Path
@@ -158,7 +158,21 @@ def test_a_batch_twice_over_costs_the_same(kind: Any) -> None:
     assert ten == pytest.approx(one, abs=1e-12)
 
 
-# Taylor. Three layers deep is as good as any: what is left out is of second order.
+PARTNERS, SHARES = [-0.7, 1.5, 0.25], [0.25, 1.0, 0.0]  # x̄ and the share of class 1, one for each sample
+
+
+def test_eq_3_by_hand_with_a_partner_for_each_sample() -> None:
+    expected = 0.0
+    for x, y, mean, share in zip(X, Y, PARTNERS, SHARES, strict=True):
+        p = 1 / (1 + exp(-(A * ((1 - LAM) * x + LAM * mean) + B)))
+        target = (1 - LAM) * y + LAM * share
+        expected -= target * log(p) + (1 - target) * log(1 - p)
+    inputs, partners, labels = double([[x] for x in X], [[mean] for mean in PARTNERS], [[1 - s, s] for s in SHARES])
+    found = GlobalMix(lam=LAM).loss(model(*double(A, B)), inputs, torch.tensor(Y), partners, labels)
+    assert found.item() == pytest.approx(expected / 3, abs=1e-12)
+
+
+# Taylor. Two layers are as good as any: what is left out is of second order.
 
 
 def smooth() -> Callable[[Tensor], Tensor]:
@@ -215,6 +229,83 @@ def test_fedmix_is_linear_in_the_mean() -> None:
     single = [method.loss(smooth(), x, y, o, h) for o, h in zip(others.split(1), hot.split(1), strict=True)]
     joint = method.loss(smooth(), x, y, others.mean(0, keepdim=True), hot.mean(0, keepdim=True))
     assert joint.item() == pytest.approx(torch.stack(single).mean().item(), abs=1e-12)
+
+
+def four_terms(lam: float, x: Tensor, y: Tensor, other: Tensor, label: Tensor) -> list[Tensor]:
+    """The expansion of Eq. 3 at s = (1 - λ)·x, with ∂ℓ/∂x for y and for the other's label; means over the batch."""
+    s = ((1 - lam) * x).requires_grad_()
+    told = label.expand(len(x), -1)
+    own, others = (functional.cross_entropy(smooth()(s), target) for target in (y, told))
+    by_own, by_others = ((torch.autograd.grad(loss, s)[0] * other).sum() for loss in (own, others))
+    return [(1 - lam) * own, (1 - lam) * lam * by_own, lam * others, lam * lam * by_others]
+
+
+def test_algorithm_2_is_the_expansion_without_its_last_term_and_eq_4_to_first_order() -> None:
+    (x, y), (other, y_other) = cloud(8, 1), cloud(1, 2)
+    label = functional.one_hot(y_other, 3).double()
+
+    def fedmix(lam: float) -> Tensor:
+        return FedMix(lam=lam).loss(smooth(), x, y, other, label)
+
+    def eq_4(lam: float) -> Tensor:
+        own, by_own, others, _ = four_terms(lam, x, y, other, label)
+        return own + others + by_own / (1 - lam)  # λ·∂ℓ/∂x where Algorithm 2 has λ·(1 - λ)·∂ℓ/∂x
+
+    def eq_3(lam: float) -> Tensor:
+        return GlobalMix(lam=lam).loss(smooth(), x, y, other, label)
+
+    for lam in HALVES:
+        terms = four_terms(lam, x, y, other, label)
+        assert fedmix(lam).item() == pytest.approx(torch.stack(terms[:3]).sum().item(), abs=1e-12)
+        gap, slope = (eq_4(lam) - fedmix(lam)).item(), (terms[1] / (lam * (1 - lam))).item()
+        assert gap == pytest.approx(lam * lam * slope, rel=1e-9)
+    assert ratios(lambda lam: eq_3(lam) - eq_4(lam))[-1] == pytest.approx(4, abs=0.15)
+    assert ratios(lambda lam: eq_3(lam) - torch.stack(four_terms(lam, x, y, other, label)).sum())[-1] == pytest.approx(
+        4, abs=0.15
+    )
+
+
+@pytest.mark.parametrize("n, groups, alike", [(8, (2, 4, 8), True), (10, (4, 10), False)])
+def test_the_expected_loss_depends_on_m_k_only_where_groups_are_unequal(
+    n: int, groups: tuple[int, ...], alike: bool
+) -> None:
+    """Entries are drawn with equal chances: of 10 samples in groups of 4 and 6, those in the first count more."""
+    x, y = cloud(8, 1)
+
+    def expected(group: int) -> float:
+        pool = sent(FedMix(group=group), points(2, n))
+        assert pool is not None
+        entries = zip(pool.x.double().split(1), pool.y.double().split(1), strict=True)
+        return torch.stack([FedMix(lam=0.3).loss(smooth(), x, y, *entry) for entry in entries]).mean().item()
+
+    first, *others = map(expected, groups)
+    assert all((abs(other - first) < 1e-6) is alike for other in others)
+    assert alike or all(abs(other - first) > 1e-3 for other in others)
+
+
+@pytest.mark.parametrize("norm", ["none", "batch"])
+def test_the_third_term_has_what_samples_do_to_each_other_by_batch_statistics(norm: Any) -> None:
+    """Algorithm 2 has the derivative of each sample's own loss; without BatchNorm there is no other."""
+    net, data, mean = build("lenet", (1, 16, 16), 3, norm, width=0.5), images(0, 6), means(images(1, 6))
+    w, x, x_g = started(alone(FedMix(), data, net)).common.w, data.x / 255, mean.x / 255
+
+    def losses(seen: Tensor) -> Tensor:
+        return functional.cross_entropy(net.apply(w, seen, train=True), data.y, reduction="none")
+
+    seen = ((1 - LAM) * x).requires_grad_()
+    slopes = [torch.autograd.grad(loss, seen, retain_graph=True)[0] for loss in losses(seen)]
+    together = LAM * (1 - LAM) / 6 * float(sum((slope * x_g).sum() for slope in slopes))
+    per_sample = LAM * (1 - LAM) / 6 * float(sum((slope[i] * x_g[0]).sum() for i, slope in enumerate(slopes)))
+    whole = FedMix(lam=LAM).loss(lambda at: net.apply(w, at, train=True), x, data.y, x_g, mean.y)
+    logits = net.apply(w, seen, train=True)
+    others = (1 - LAM) * functional.cross_entropy(logits, data.y)
+    others = others + LAM * functional.cross_entropy(logits, mean.y.expand(6, -1))
+    third = (whole - others).item()
+    assert third == pytest.approx(together, abs=1e-6)
+    if norm == "none":
+        assert third == pytest.approx(per_sample, abs=1e-6)
+    else:
+        assert (third, per_sample) == pytest.approx((-0.0053, 0.0122), abs=1e-4)  # as on the method's page
 
 
 # λ = 0, and the proximal term.
@@ -448,6 +539,45 @@ def test_means_are_sent_again_when_the_data_changed() -> None:
     assert seen.moments[-1].state.version == 1 + sum(bool(each) for each in seen.senders[3:])
 
 
+@dataclass(frozen=True)
+class Shrinking:
+    """Three samples from round 2 on."""
+
+    def present(self, samples: Tensor, round: int) -> Tensor:
+        return samples if round < 2 else samples[:3]
+
+
+def test_the_last_means_of_a_client_that_has_too_few_samples_now_are_kept() -> None:
+    given = crowd(FedMix(group=4), rounds=4, cohort=4)
+    given = replace(given, federation=replace(given.federation, arrivals=Shrinking()))
+    seen = Watched(given)
+    assert seen.senders == [{0, 1, 2, 3}, *[set[int]()] * 3]
+    first, last = seen.moments[0].state, seen.moments[-1].state
+    assert seen.moments[-1].record.steps == 4 * 2  # of two epochs, each three samples in one batch
+    assert first.version == last.version == 1
+    assert all(torch.equal(first.means[k].x, last.means[k].x) for k in range(4))
+
+
+def test_a_mean_that_is_sent_again_gives_a_new_sample_away() -> None:
+    data = points(0, 6)
+    before, after = sent(FedMix(), data.take(torch.arange(5))), sent(FedMix(), data)
+    assert before is not None
+    assert after is not None
+    x, y = (6 * new - 5 * old for old, new in ((before.x, after.x), (before.y, after.y)))
+    assert torch.allclose(x, data.x[5:], atol=1e-5)
+    assert torch.allclose(y, functional.one_hot(data.y[5:], 3).float(), atol=1e-5)
+
+
+def test_labels_at_the_server_are_not_used() -> None:
+    parts = [points(k, 10) for k in range(3)]
+    for kind in (*FAMILY, LocalMix):
+        method: Any = kind()
+        with_it, without = (
+            job(method, federation(parts, server), linear(), train=TWO_EPOCHS) for server in (points(9, 12), None)
+        )
+        assert same(method.model(play_all(with_it).state), method.model(play_all(without).state))
+
+
 def test_a_changed_label_is_changed_data() -> None:
     data = points(0, 8)
     other = Samples(data.x, data.y.roll(1))
@@ -501,7 +631,7 @@ def test_a_client_without_labels_only_listens() -> None:
     without = play_all(job(FedMix(), federation([points(0, 10), points(1, 10)]), linear(), train=TWO_EPOCHS))
     assert same(with_it.state.common.w, without.state.common.w)
     assert with_it.state.means.keys() == {0, 1}
-    assert all(record.traffic[2][1] == 0 for record in with_it.records)
+    assert all(record.traffic[2][1] < 100 for record in with_it.records)  # no model, no means
 
 
 # Bytes.
@@ -533,6 +663,19 @@ def test_a_client_that_has_the_pool_is_not_sent_it_again() -> None:
     for k in range(4):
         spared = moments[1].record.traffic[k][0] - moments[2].record.traffic[k][0]
         assert logged <= spared <= logged + 2000
+
+
+@pytest.mark.parametrize("shown", [0, 10], ids=["unlabeled", "labeled"])
+def test_a_client_without_labels_is_sent_the_pool_once_too(shown: int) -> None:
+    """It says that it has got it, in a few bytes, and is silent from then on."""
+    data = federation([points(0, 10), points(1, 10), hide(points(2, 10), shown)])
+    moments = list(rounds(job(FedMix(group=2), data, linear(), train=TWO_EPOCHS, rounds=4)))
+    down, up = zip(*(moment.record.traffic[2] for moment in moments), strict=True)
+    assert down[1] - down[2] >= moments[0].record.server["means_bytes"]
+    assert down[2] == down[3]
+    if not shown:
+        assert up[0] == up[2] == up[3] == 0
+        assert 0 < up[1] < 100
 
 
 # The pool at work.
@@ -673,6 +816,14 @@ def test_text_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert str(caught.value) == (
         f"{name} mixes images and shakespeare is text: use fedavg+fixmatch or another that does not"
     )
+
+
+def test_globalmix_has_no_groups() -> None:
+    for name in ("group", "force"):
+        with pytest.raises(TacitError) as caught:
+            configs.from_options(OPTIONS | {"method": "globalmix", f"method.{name}": 1}).build_method()
+        assert name in str(caught.value)
+    assert {item.name for item in fields(GlobalMix)} == {"lam", "mu", "weights", "view", "draws"}
 
 
 def test_samples_of_others_are_shown_in_simulations_only(tmp_path: Path) -> None:

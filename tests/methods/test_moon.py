@@ -1,7 +1,7 @@
 """MOON: Algorithm 1 by hand, what the second term sees, whom a party remembers, and what is left without it."""
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +11,35 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import tacit
-from tacit.averaging import WeightsDown
+from tacit.averaging import WeightsDown, WeightsUp
 from tacit.engines.faults import Faults
 from tacit.engines.loop import Job
 from tacit.engines.wire import finite
 from tacit.errors import TacitError
 from tacit.federation import Samples
-from tacit.learn import fit
-from tacit.method import Training
+from tacit.learn import Batch, Cost, Kept, Visit, fit
+from tacit.method import Holder, Training
 from tacit.methods.fedavg import FedAvg
-from tacit.methods.moon import Moon, MoonMemory
+from tacit.methods.moon import Moon, MoonMemory, _random
 from tacit.nets import Net, build
-from tacit.objectives import FixMatch, MeanTeacher, Supervised
+from tacit.objectives import OBJECTIVES, FixMatch, Supervised
 from tacit.params import Params, clone
 from tests.engines import farm
-from tests.toys import Noisy, apart, federation, hide, images, job, normed, play_all, points, rounds, same, visit
+from tests.toys import (
+    Noisy,
+    apart,
+    federation,
+    hide,
+    images,
+    job,
+    normed,
+    play_all,
+    points,
+    rounds,
+    same,
+    started,
+    visit,
+)
 
 PASSES: list[tuple[bool, bool, Tensor]] = []  # training mode, with gradient, inputs: of every pass through `Small`
 TRAIN = Training(epochs=2, batch=6, lr=0.1)
@@ -175,7 +189,7 @@ def test_the_last_batch_may_be_a_single_sample() -> None:
 # What the second term sees.
 
 
-@pytest.mark.parametrize("objective", [Supervised(), FixMatch(threshold=0.4), MeanTeacher()], ids=str)
+@pytest.mark.parametrize("objective", [kind() for kind in OBJECTIVES.values()], ids=OBJECTIVES)
 def test_one_training_pass_per_step_and_both_others_see_its_inputs(objective: Any) -> None:
     """z_glob and z_prev: in evaluation mode, without gradient, on the very views the objective learnt from."""
     given = alone(Moon(objective), hide(points(3, 20), 8), train=replace(TRAIN, epochs=1), views=Noisy())
@@ -188,6 +202,36 @@ def test_one_training_pass_per_step_and_both_others_see_its_inputs(objective: An
     for step, x in enumerate(learnt):
         assert torch.equal(beside[2 * step], x)
         assert torch.equal(beside[2 * step + 1], x)
+
+
+@dataclass(frozen=True)
+class Passing:
+    """Cross-entropy, from so many passes that learn."""
+
+    passes: int
+
+    labels_only = True
+
+    def visit(self, holder: Holder, received: Params, kept: Mapping[str, Tensor]) -> Visit:
+        def cost(w: Params, batch: Batch) -> Cost:
+            losses = [
+                functional.cross_entropy(holder.net.apply(w, batch.x, train=True), batch.y) for _ in range(self.passes)
+            ]
+            return Cost(sum(losses, torch.zeros(())))
+
+        return Visit(cost)
+
+
+@pytest.mark.parametrize("passes", [0, 2])
+def test_an_objective_with_none_or_two_passes_per_batch_is_refused(passes: int) -> None:
+    memory = MoonMemory(BEFORE, None)
+    assert visit(alone(Moon(Passing(1)), points(3, 7), train=TRAIN), 0, WeightsDown(GLOBAL), memory).up
+    with pytest.raises(TacitError) as caught:
+        visit(alone(Moon(Passing(passes)), points(3, 7)), 0, WeightsDown(GLOBAL), memory)
+    assert str(caught.value) == (
+        f"moon needs an objective with one pass per batch that learns, and this one has {passes}: "
+        "use another of `tacit ls objectives`"
+    )
 
 
 def test_without_the_term_there_are_no_further_passes() -> None:
@@ -205,6 +249,43 @@ def test_the_received_and_the_remembered_model_stay_as_they_are() -> None:
     visit(given, 0, WeightsDown(received), MoonMemory(before, None))
     assert same(received, copies[0])
     assert same(before, copies[1])
+
+
+class Batchnormed(Small):
+    """The same behind a BatchNorm of the inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+
+    def features(self, x: Tensor) -> Tensor:
+        return super().features(self.norm(x))
+
+
+def scaled(w: Params, mean: float, var: float) -> Params:
+    """The weights behind a BatchNorm that has seen inputs of this mean and variance."""
+    norm = {"weight": torch.ones(4), "bias": torch.zeros(4)}
+    norm |= {"running_mean": torch.full((4,), mean), "running_var": torch.full((4,), var)}
+    return {**w, **{f"norm.{name}": value for name, value in norm.items()}}
+
+
+@pytest.mark.parametrize("kept", [None, Kept(buffers={"norm.running_mean": torch.ones(4)})], ids=["first", "kept"])
+def test_z_has_the_statistics_of_its_batch_and_both_others_running_ones(kept: Kept | None) -> None:
+    """Those that came with the model, whatever the party keeps of its own (`train.buffers = "keep"`)."""
+    data, train = points(3, 7), Training(steps=1, batch=8, lr=0.1, buffers="keep")
+    received, before = scaled(GLOBAL, 0.3, 2.0), scaled(BEFORE, -0.5, 0.25)
+    given = alone(Moon(), data, Net(Batchnormed), train=train)
+    found = visit(given, 0, WeightsDown(received), MoonMemory(before, kept)).metrics["loss_contrast"]
+    z = represent(GLOBAL, (data.x - data.x.mean(dim=0)) / (data.x.var(dim=0, correction=0) + 1e-5).sqrt())
+
+    def expected(mean: float, var: float) -> float:
+        z_glob = represent(GLOBAL, (data.x - mean) / (var + 1e-5) ** 0.5)
+        z_prev = represent(BEFORE, (data.x + 0.5) / (0.25 + 1e-5) ** 0.5)
+        near, far = (torch.cosine_similarity(z, other) / 0.5 for other in (z_glob, z_prev))
+        return float((1 + (far - near).exp()).log().mean())
+
+    assert found == pytest.approx(expected(0.3, 2.0), rel=1e-5)
+    assert found != pytest.approx(expected(1.0, 2.0), rel=1e-2)
 
 
 def test_unlabeled_samples_take_part_in_the_term() -> None:
@@ -238,6 +319,15 @@ def test_the_server_trains_first_where_it_has_labels_and_without_the_term() -> N
     state, downs = given.method.send(server, begin)
     assert same(downs[0].w, fit(server, begin.w, FixMatch()).params)
     assert same(downs[0].w, state.w)
+
+
+@pytest.mark.parametrize("weights, share", [("samples", 3 / 4), ("uniform", 1 / 2)])
+def test_merge_by_hand(weights: Any, share: float) -> None:
+    """Line 7, of parties with 10 and 30 samples, the second of which is one ahead."""
+    given = crowd(Moon(weights=weights))
+    ups = {0: WeightsUp(GLOBAL, 10), 2: WeightsUp({name: value + 1 for name, value in GLOBAL.items()}, 30)}
+    merged = given.method.merge(given.server(1, {}), started(given), ups)
+    assert apart(merged.w, {name: value + share for name, value in GLOBAL.items()}) < 1e-6
 
 
 # Reductions.
@@ -285,9 +375,7 @@ def test_a_first_visit_against_random_weights() -> None:
 
 def test_every_party_has_random_weights_of_its_own_and_keeps_them() -> None:
     given = crowd(Moon(first="random"))
-    drawn = [Moon(first="random")._first(given.client(r, k)) for r, k in ((0, 0), (3, 0), (0, 1))]
-    assert all(each is not None for each in drawn)
-    first, again, other = (each or {} for each in drawn)
+    first, again, other = (_random(given.client(r, k)) for r, k in ((0, 0), (3, 0), (0, 1)))
     assert same(first, again)
     assert not same(first, other)
     assert not same(first, given.server(0, {}).initial())
@@ -360,11 +448,12 @@ def test_labels_are_needed_at_clients_if_the_objective_learns_from_nothing_else(
     assert Moon(objective).needs.features
 
 
-def test_the_papers_network_has_its_head() -> None:
-    net = build("moon-cnn", (3, 32, 32), 10)
+@pytest.mark.parametrize("name, classes, size", [("moon-cnn", 10, 92_626), ("moon-resnet50", 100, 28_246_948)])
+def test_the_papers_networks_have_their_head(name: str, classes: int, size: int) -> None:
+    net = build(name, (3, 32, 32), classes)
     w, x = net.init(torch.Generator().manual_seed(0)), torch.randn(2, 3, 32, 32)
     z, logits = net.features_and_logits(w, x)
-    assert net.size() == 92_626
+    assert net.size() == size
     assert z.shape == (2, 256)
     assert torch.allclose(logits, functional.linear(z, w["fc.weight"], w["fc.bias"]), atol=1e-6)
 

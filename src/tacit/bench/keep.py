@@ -33,6 +33,11 @@ class Measured:
     seconds: float
     curve: list[list[float]]  # [rounds played, accuracy]
 
+    def rounds_to(self, percent: float) -> int | None:
+        """The first round after which an evaluation found at least this accuracy; None where none did."""
+        least = round(percent / 100, 6)
+        return next((int(played) for played, accuracy in self.curve if accuracy >= least), None)
+
     @property
     def averaged(self) -> int:
         """How many evaluations `last5` is the mean of."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import multimode
+from statistics import fmean, multimode
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -31,6 +31,7 @@ class Line:
     ours: Row | None
     paper: float | None  # in percent
     doubts: tuple[int, ...]  # numbers of the footnotes about the paper's number
+    reach: str = MISSING  # rounds to the accuracy that was asked for
 
     @property
     def difference(self) -> float | None:
@@ -99,6 +100,7 @@ class Sheet:
     rows: list[str]  # titles of all rows in the order of the file, the bounds last
     doubts: list[str]  # the footnotes, in the order of their numbers
     call: str  # what to run it by: a name, or the path of one's own file
+    reach: float | None = None  # an accuracy in percent, of which to tell in how many rounds rows get there
 
     @property
     def done(self) -> list[Row]:
@@ -151,21 +153,29 @@ def superscript(numbers: Sequence[int]) -> str:
     return ",".join(str(number).translate(digits) for number in numbers)
 
 
-def build(benchmark: Benchmark, found: Sequence[Spot], measured: Mapping[Place, Seeds], quick: bool) -> Sheet:
-    """The table of these places and of what came out there."""
+def build(
+    benchmark: Benchmark,
+    found: Sequence[Spot],
+    measured: Mapping[Place, Seeds],
+    quick: bool,
+    reach: float | None = None,
+) -> Sheet:
+    """The table of these places and of what came out there, if need be with the rounds to an accuracy in percent."""
     blocks = []
     for column in benchmark.columns.values():
         here = [spot for spot in found if spot.column.name == column.name]
         if here:
-            blocks.append(Block(column.name, column.title, _lines(benchmark, here, measured)))
+            blocks.append(Block(column.name, column.title, _lines(benchmark, here, measured, reach)))
     title = f"{benchmark.title} ({QUICK})" if quick else benchmark.title
     doubts = [doubt.why for doubt in benchmark.doubts]
     call = benchmark.name if benchmark.name in files.names() else str(benchmark.path)
     rows = list(dict.fromkeys(row.title for row in [*benchmark.rows.values(), *(spot.row for spot in found)]))
-    return Sheet(benchmark.name, title, benchmark.paper, benchmark.about, blocks, rows, doubts, call)
+    return Sheet(benchmark.name, title, benchmark.paper, benchmark.about, blocks, rows, doubts, call, reach)
 
 
-def _lines(benchmark: Benchmark, here: Sequence[Spot], measured: Mapping[Place, Seeds]) -> list[Line]:
+def _lines(
+    benchmark: Benchmark, here: Sequence[Spot], measured: Mapping[Place, Seeds], reach: float | None
+) -> list[Line]:
     done = [_row(spot, measured[spot.place]) for spot in here if spot.place in measured]
     # Nobody leads while others may still come in ahead.
     rows = {row.label: row for row in (tables.with_leader(done) if len(done) == len(here) else done)}
@@ -175,8 +185,16 @@ def _lines(benchmark: Benchmark, here: Sequence[Spot], measured: Mapping[Place, 
         paper = benchmark.published.get(row, {}).get(column)
         about = [n for n, doubt in enumerate(benchmark.doubts, start=1) if doubt.concerns(row, column)]
         doubts = tuple(about) if paper is not None else ()
-        lines.append(Line(spot.row.title, spot.labels, rows.get(row), paper, doubts))
+        taken = _rounds_to(measured.get(spot.place, {}), reach)
+        lines.append(Line(spot.row.title, spot.labels, rows.get(row), paper, doubts, taken))
     return lines
+
+
+def _rounds_to(seeds: Seeds, reach: float | None) -> str:
+    """The mean over seeds; – unless all of them get there."""
+    taken = [] if reach is None else [values.rounds_to(reach) for values in seeds.values()]
+    known = [number for number in taken if number is not None]
+    return count(Stat(fmean(known), None)) if known and known == taken else MISSING
 
 
 def _row(spot: Spot, seeds: Seeds) -> Row:
@@ -203,28 +221,31 @@ def show(sheet: Sheet, console: Console) -> None:
     console.print(Text(sheet.title, style="bold"), soft_wrap=True)
     for block in sheet.begun:
         console.print()
-        console.print(_block(block, sheet.heads[0]))
+        console.print(_block(block, sheet.heads[0], sheet.reach))
     console.print()
     rest = [f"not run yet: {'; '.join(sheet.waiting)}"] if sheet.waiting else []
     for note in [*rest, *(sheet.notes if sheet.begun else [])]:
         console.print(note, highlight=False, markup=False)
 
 
-def _block(block: Block, last: str) -> Table:
+def _block(block: Block, last: str, reach: float | None) -> Table:
     shared = [_usual([line.costs()[i] for line in block.lines]) for i in (0, 1)]
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=0)
     labels, rounds = shared[0], "" if shared[1] == MISSING else f"{shared[1]} rounds"
     table.title = Text(", ".join(part for part in (block.title, labels, rounds) if part != MISSING and part), "bold")
     table.title_justify = "left"
     table.add_column("row", overflow="fold")
-    for head in (last, "best", "paper", "diff.", "steps", "up", "down", "time"):
+    # There is no room for more columns, so the rounds to an accuracy take the place of the bytes.
+    between = ("steps", "up", "down") if reach is None else (f"rounds to\n{reach:g} %", "steps")
+    for head in (last, "best", "paper", "diff.", *between, "time"):
         table.add_column(head, justify="right", no_wrap=True)
     for line in block.lines:
         costs = line.costs()
         odd = [value for value, usual in zip(costs[:2], shared, strict=True) if value not in (usual, MISSING)]
         name = f"{line.name} ({', '.join(odd)})" if odd and odd != [line.title.lower()] else line.name
         alone = line.costs() if line.ours is None else replace(line, ours=_means(line.ours)).costs()
-        table.add_row(Text(name), *line.reached(spread=False), *alone[2:], style="bold" if line.leads else "")
+        costs = alone[2:] if reach is None else [line.reach, alone[2], alone[5]]
+        table.add_row(Text(name), *line.reached(spread=False), *costs, style="bold" if line.leads else "")
     return table
 
 

@@ -5,7 +5,7 @@ all. A mean of M_k samples hides which of them had which feature; it does not hi
 knows M_k - 1 of them knows the last one.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
@@ -13,18 +13,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tacit.averaging import (
-    Weights,
-    WeightsDown,
-    WeightsState,
-    WeightsUp,
-    answer,
-    merge_weights,
-    start_weights,
-)
+from tacit.averaging import Weights, WeightsDown, WeightsState, WeightsUp, answer, merge_weights, start_weights
 from tacit.errors import TacitError
 from tacit.federation import Samples
-from tacit.learn import Batch, Cost, Kept, Trained, Visit, fit
+from tacit.learn import Batch, Cost, Kept, Objective, Visit, fit
 from tacit.losses import cross_entropy
 from tacit.method import (
     ClientContext,
@@ -74,7 +66,7 @@ class FedMixDown:
 
 @dataclass(frozen=True)
 class FedMixUp:
-    """A local model and its number of samples; the client's means, if the server has not got those of its data."""
+    """A local model and its samples; means that the server lacks. Neither: only to say that the pool has arrived."""
 
     trained: WeightsUp | None
     means: Means | None
@@ -90,24 +82,16 @@ class FedMixMemory:
 
 
 @dataclass(frozen=True)
-class NaiveMix:
-    """Mixup with the means of all clients: (1 - λ)·x + λ·mean, labels likewise."""
+class _MeanAugmented:
+    """Algorithm 1: what the methods that mix with entries of a common pool share."""
 
     lam: Probability = 0.1  # λ: share of the mean
-    group: Natural = 0  # M_k: samples in a mean; 0: all of a client's, one mean for each client
-    force: bool = False  # send means of a single sample, which are samples, and of fewer than M_k
     mu: NonNegative = 0.0  # μ: the proximal term of FedProx
     weights: Weights = "samples"  # of the clients in the average
     view: View = "weak"  # how images are augmented
 
     needs = Needs(client_labels=True, images=True)
-
-    def __post_init__(self) -> None:
-        """Refuse to send samples as they are."""
-        if self.group == 1 and not self.force:
-            raise TacitError(
-                "method.group = 1 sends the samples themselves: choose 2 or more, or --set method.force=true"
-            )
+    one_entry = True  # of the pool for all samples of a batch, as in Algorithm 2
 
     def start(self, server: ServerContext) -> FedMixState:
         """Initialize w_0; there are no means yet."""
@@ -117,34 +101,34 @@ class NaiveMix:
         """Round 0 asks every client for its means. Then w_t to S_t, with all means where they are news."""
         if not server.round:
             return state, dict.fromkeys(range(server.clients), FedMixDown(None, None))
-        pool = _joined(state.means)
-        return state, {k: FedMixDown(state.common.w, self._news(server, state, pool, k)) for k in server.cohort}
+        news = self._news(server, state) if state.means else {}
+        return state, {k: FedMixDown(state.common.w, news.get(k)) for k in server.cohort}
 
     def client_update(
         self, client: ClientContext, memory: FedMixMemory | None, down: FedMixDown
     ) -> Reply[FedMixMemory, FedMixUp]:
-        """Algorithm 1: send means of new data; LocalUpdate with the means of all."""
+        """Algorithm 1: send means of new data; LocalUpdate with the means of all, whose receipt is always answered."""
         memory = memory or FedMixMemory(None, "", None)
         mine = _fingerprint(client.data)
         means = self._means(client) if mine != memory.sent else None
         memory = replace(memory, sent=mine, pool=down.pool or memory.pool)
         if down.w is None:
             return Reply(memory, FedMixUp(None, means) if means else None)
-        trained = self._learn(client, down.w, memory)
-        reply = answer(client, trained, _LABELS)
-        up = FedMixUp(reply.up, means) if reply.up or means else None
-        return Reply(replace(memory, kept=trained.kept), up, reply.metrics, reply.model)
+        objective: Objective = _Mixed(self, memory.pool) if memory.pool else Supervised(self.view)
+        reply = answer(client, fit(client, down.w, objective, kept=memory.kept, prox=self.mu), objective)
+        up = FedMixUp(reply.up, means) if reply.up or means or down.pool else None
+        return Reply(replace(memory, kept=reply.memory), up, reply.metrics, reply.model)
 
     def merge(self, server: ServerContext, state: FedMixState, ups: Mapping[int, FedMixUp]) -> FedMixState:
         """w_{t+1} = Σ p_k·w^k; the means that came in replace those the client sent before."""
         fresh = {k: up.means for k, up in ups.items() if up.means is not None}
-        heard = {k: state.version for k, up in ups.items() if up.trained is not None}
-        means, told = state.means | fresh, state.told | heard
         trained = {k: up.trained for k, up in ups.items() if up.trained is not None}
-        if fresh and (pool := _joined(means)):
-            server.log("means", len(pool.of))
-            server.log("means_smallest_group", int(pool.of.min()))
-            server.log("means_bytes", sum(part.numel() * part.element_size() for part in (pool.x, pool.y, pool.of)))
+        means, told = state.means | fresh, state.told | dict.fromkeys(ups, state.version)
+        if fresh:
+            sizes = torch.cat([part.of for part in means.values()])
+            server.log("means", len(sizes))
+            server.log("means_smallest_group", int(sizes.min()))
+            server.log("means_bytes", sum(t.nbytes for part in means.values() for t in (part.x, part.y, part.of)))
         common = merge_weights(server, state.common, trained, self.weights)
         return FedMixState(common, means, state.version + bool(fresh), told)
 
@@ -153,37 +137,51 @@ class NaiveMix:
         return state.common.w
 
     def loss(self, answers: Answers, x: Tensor, y: Tensor, mean: Tensor, label: Tensor) -> Tensor:
-        """Inputs (n, …), labels (n,), one mean (1, …) and its label (1, c) -> scalar: mixup with the mean."""
+        """Inputs (n, …), labels (n,), means (1 or n, …), their labels (1 or n, c) -> scalar: mixup, Eq. 3."""
         mixed = answers((1 - self.lam) * x + self.lam * mean)
         return (1 - self.lam) * cross_entropy(mixed, y) + self.lam * _soft(mixed, label)
 
     def _means(self, client: ClientContext) -> Means | None:
-        """Means over groups of M_k samples or more, at most one sample short of two groups.
-
-        Unless forced, a client sends none of a single sample, and none where it has fewer than M_k.
-        """
+        """Means over groups of M_k samples or more, at most one sample short of two groups."""
         data = client.data.take(client.data.labeled)
-        size = self.group or len(data)
-        if not len(data) or (not self.force and (size == 1 or size > len(data))):
+        if not (size := self._size(len(data))):
             return None
-        size = min(size, len(data))
         order = torch.randperm(len(data), generator=client.streams.at("groups of means", client=client.client))
         rows = order.tensor_split([size * place for place in range(1, len(data) // size)])
-        x = torch.stack([data.x[row].float().mean(dim=0) for row in rows])
+        # Only the network knows how many classes there are: a client may lack some.
         classes = client.net.apply(client.initial(), client.views.plain(data.x[:1].to(client.device))).shape[1]
         hot = functional.one_hot(data.y, classes).float()
-        return Means(x, torch.stack([hot[row].mean(dim=0) for row in rows]), torch.tensor([len(row) for row in rows]))
+        x, y = (torch.stack([part[row].float().mean(dim=0) for row in rows]) for part in (data.x, hot))
+        return Means(x, y, torch.tensor([len(row) for row in rows]))
 
-    def _news(self, server: ServerContext, state: FedMixState, pool: Means | None, client: int) -> Means | None:
-        """What a client gets of the pool: all of it, if it has not got it yet."""
-        return pool if state.told.get(client) != state.version else None
+    def _size(self, samples: int) -> int:
+        """M_k of a client with so many labeled samples; 0 where it sends nothing."""
+        raise NotImplementedError
 
-    def _partners(self, batch: int) -> int:
-        """How many entries of the pool a batch is mixed with: one for all its samples."""
-        return 1
+    def _news(self, server: ServerContext, state: FedMixState) -> Mapping[int, Means]:
+        """All means, to those who have not got these yet."""
+        lacking = [k for k in server.cohort if state.told.get(k) != state.version]
+        return dict.fromkeys(lacking, _joined([state.means[k] for k in sorted(state.means)])) if lacking else {}
 
-    def _learn(self, client: ClientContext, w: Params, memory: FedMixMemory) -> Trained:
-        return fit(client, w, _Mixed(self, memory.pool), kept=memory.kept, prox=self.mu)
+
+@dataclass(frozen=True)
+class NaiveMix(_MeanAugmented):
+    """Mixup with the means of all clients: (1 - λ)·x + λ·mean, labels likewise."""
+
+    group: Natural = 0  # M_k: samples in a mean; 0: all of a client's, one mean for each client
+    force: bool = False  # send means of a single sample, which are samples, and of fewer than M_k
+
+    def __post_init__(self) -> None:
+        """Refuse to send samples as they are."""
+        if self.group == 1 and not self.force:
+            raise TacitError(
+                "method.group = 1 sends the samples themselves: choose 2 or more, or --set method.force=true"
+            )
+
+    def _size(self, samples: int) -> int:
+        """Unless forced, a client sends no mean of a single sample, and none where it has fewer than M_k."""
+        size = self.group or samples
+        return min(size, samples) if self.force or 1 < size <= samples else 0
 
 
 @dataclass(frozen=True)
@@ -196,32 +194,33 @@ class FedMix(NaiveMix):
         """ℓ_1 + ℓ_2 + ℓ_3; ℓ_1 is a mean over the batch, so its gradient by x carries 1/n and ℓ_3 is a sum."""
         seen = ((1 - self.lam) * x).requires_grad_()
         logits = answers(seen)
-        first = (1 - self.lam) * cross_entropy(logits, y)
-        (by_x,) = torch.autograd.grad(first, seen, create_graph=True)
-        return first + self.lam * _soft(logits, label) + self.lam * (by_x * mean).sum()
+        l_1, l_2 = (1 - self.lam) * cross_entropy(logits, y), self.lam * _soft(logits, label)
+        (by_x,) = torch.autograd.grad(l_1, seen, create_graph=True)
+        return l_1 + l_2 + self.lam * (by_x * mean).sum()
 
 
 @dataclass(frozen=True)
-class GlobalMix(NaiveMix):
+class GlobalMix(_MeanAugmented):
     """Mixup with other clients' very samples: the upper bound of the family, for simulations only."""
 
     draws: Count = 512  # samples of all clients that a client gets per visit
-    group: Natural = 1  # M_k: the samples themselves
-    force: bool = True  # that is the point
 
     needs = Needs(client_labels=True, images=True, simulation=True)
+    one_entry = False  # but one for each sample, drawn with replacement: it may be that sample itself
 
-    def _news(self, server: ServerContext, state: FedMixState, pool: Means | None, client: int) -> Means | None:
-        """Other samples in every round."""
-        if pool is None:
-            return None
-        stream = server.streams.at("samples of others", round=server.round, client=client)
-        rows = torch.randint(len(pool.of), (self.draws,), generator=stream).to(pool.x.device)
-        return Means(pool.x[rows], pool.y[rows], pool.of[rows])
+    def _size(self, samples: int) -> int:
+        """The samples themselves."""
+        return min(1, samples)
 
-    def _partners(self, batch: int) -> int:
-        """Another sample for each."""
-        return batch
+    def _news(self, server: ServerContext, state: FedMixState) -> Mapping[int, Means]:
+        """Other samples in every round; only those that are drawn are copied."""
+        places = [(held, row) for _, held in sorted(state.means.items()) for row in range(len(held.of))]
+        news = {}
+        for k in server.cohort:
+            stream = server.streams.at("samples of others", round=server.round, client=k)
+            drawn = [places[i] for i in torch.randint(len(places), (self.draws,), generator=stream).tolist()]
+            news[k] = _joined([Means(held.x[row, None], held.y[row, None], held.of[row, None]) for held, row in drawn])
+        return news
 
 
 @dataclass(frozen=True)
@@ -260,28 +259,23 @@ class LocalMix:
 
 @dataclass(frozen=True)
 class _Mixed:
-    """What a batch of labeled samples costs beside entries of the pool; as FedAvg where there is no pool."""
+    """What a batch of labeled samples costs beside entries of the pool."""
 
-    method: NaiveMix
-    pool: Means | None
+    method: _MeanAugmented
+    pool: Means
 
     labels_only = True
 
     def visit(self, holder: Holder, received: Params, kept: Mapping[str, Tensor]) -> Visit:
-        """Entries are drawn from a stream of their own, for every batch; the means are seen as images are."""
-        stream, drawn, pool = holder.stream("labeled views"), holder.stream("entries of the pool"), self.pool
-        means = None if pool is None else holder.views.plain(pool.x.to(holder.device))
+        """Entries x_g, y_g are drawn from a stream of their own, for every batch; means are seen as images are."""
+        stream, drawn = holder.stream("labeled views"), holder.stream("entries of the pool")
+        x_g, y_g = holder.views.plain(self.pool.x.to(holder.device)), self.pool.y.to(holder.device)
 
         def cost(w: Params, batch: Batch) -> Cost:
             x = look(holder, self.method.view, batch.x, stream)
-            if pool is None or means is None:
-                loss = cross_entropy(holder.net.apply(w, x, train=True), batch.y)
-                return Cost(loss, {"loss_supervised": loss})
-            row = torch.randint(len(means), (self.method._partners(len(x)),), generator=drawn)
-            label = pool.y.to(holder.device)[row]
-            loss = self.method.loss(
-                lambda seen: holder.net.apply(w, seen, train=True), x, batch.y, means[row.to(means.device)], label
-            )
+            count = (1 if self.method.one_entry else len(x),)
+            row = torch.randint(len(x_g), count, generator=drawn).to(holder.device)
+            loss = self.method.loss(lambda at: holder.net.apply(w, at, train=True), x, batch.y, x_g[row], y_g[row])
             return Cost(loss, {"loss_supervised": loss})
 
         return Visit(cost)
@@ -292,22 +286,15 @@ def _soft(logits: Tensor, label: Tensor) -> Tensor:
     return functional.cross_entropy(logits, label.expand_as(logits))
 
 
-def _joined(means: Mapping[int, Means]) -> Means | None:
-    """The means of all clients, in ascending order of these; None where nobody sent any."""
-    parts = [means[k] for k in sorted(means)]
-    if not parts:
-        return None
+def _joined(parts: Sequence[Means]) -> Means:
+    """All of these in one, in their order."""
     return Means(*(torch.cat([getattr(part, name) for part in parts]) for name in ("x", "y", "of")))
 
 
 def _fingerprint(data: Samples) -> str:
     """What tells one set of labeled samples from another."""
     mine = data.take(data.labeled)
-    digest = blake2b(mine.x.numpy().tobytes(), digest_size=8)
-    digest.update(mine.y.numpy().tobytes())
-    return digest.hexdigest()
+    return blake2b(mine.x.numpy().tobytes() + mine.y.numpy().tobytes(), digest_size=8).hexdigest()
 
-
-_LABELS = Supervised()  # whose samples count in the average
 
 METHODS = {"fedmix": FedMix, "naivemix": NaiveMix, "localmix": LocalMix, "globalmix": GlobalMix}

@@ -18,6 +18,7 @@ from tacit.averaging import (
     start_weights,
     train_on_server,
 )
+from tacit.errors import TacitError
 from tacit.learn import Batch, Cost, Kept, Objective, Visit, fit
 from tacit.losses import contrast
 from tacit.method import ClientContext, Holder, Needs, NonNegative, Positive, Reply, ServerContext
@@ -63,10 +64,9 @@ class Moon:
         self, client: ClientContext, memory: MoonMemory | None, down: WeightsDown
     ) -> Reply[MoonMemory, WeightsUp]:
         """PartyLocalTraining, lines 10-20."""
-        net = _Overheard(client.net)
-        previous = memory.w if memory else self._first(client)
-        objective = self._with_second_term(client, net, down.w, previous)
-        trained = fit(replace(client, net=net), down.w, objective, kept=memory.kept if memory else None)
+        second = self._second(client, down.w, memory.w if memory else None)
+        objective = _TwoTerms(self.objective, second, self.mu, f"loss_{self.term}") if second else self.objective
+        trained = fit(client, down.w, objective, kept=memory.kept if memory else None)
         reply = answer(client, trained, self.objective)
         kept = MoonMemory(trained.params, trained.kept) if trained.steps else memory
         return Reply(kept, reply.up, reply.metrics, reply.model, reply.guesses)
@@ -79,33 +79,43 @@ class Moon:
         """The average."""
         return state.w
 
-    def _first(self, client: ClientContext) -> Params | None:
-        """What stands for the last visit's model before there was one."""
-        if self.first == "none":
+    def _second(self, client: ClientContext, w: Params, previous: Params | None) -> "Second | None":
+        """Lines 15-17: ℓ_con of a batch, or the ℓ2 norm; None where there is neither."""
+        if not self.mu:
             return None
-        fresh = client.net.init(client.streams.at("init party", client=client.client))
-        return {name: value.to(client.device) for name, value in fresh.items()}
+        r_glob = _representing(client.net, w)
+        if self.term == "l2":
+            return lambda x, z: _distance(z, r_glob(x))
+        if previous is None and self.first == "none":
+            return None
+        r_prev = _representing(client.net, previous or _random(client))
+        return lambda x, z: contrast(z, r_glob(x), r_prev(x), self.temperature)
 
-    def _with_second_term(
-        self, client: ClientContext, net: "_Overheard", received: Params, previous: Params | None
-    ) -> Objective:
-        """Lines 13-18: μ·ℓ_con, on the very inputs the objective learnt from; z_glob and z_prev carry no gradient."""
-        if not self.mu or (previous is None and self.term == "contrast"):
-            return self.objective
-        whole = params.channels_last(received)
-        before = params.channels_last(previous) if previous is not None else {}
 
-        def term() -> Tensor:
-            x, z = net.last
-            with torch.no_grad():
-                z_glob = client.net.features(whole, x)
-                z_prev = client.net.features(before, x) if self.term == "contrast" else z_glob
-            if self.term == "l2":
-                apart: Tensor = torch.linalg.vector_norm((z - z_glob).flatten(1), dim=1)
-                return apart.mean()
-            return contrast(z, z_glob, z_prev, self.temperature)
+Second = Callable[[Tensor, Tensor], Tensor]  # inputs (n, …) and their representations z (n, …) -> scalar
 
-        return _TwoTerms(self.objective, term, self.mu, f"loss_{self.term}")
+
+def _representing(net: Net, w: Params) -> Callable[[Tensor], Tensor]:
+    """x -> R_w(x), in evaluation mode and without gradient."""
+    fixed = params.channels_last(w)
+
+    def represent(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            return net.features(fixed, x)
+
+    return represent
+
+
+def _distance(z: Tensor, z_glob: Tensor) -> Tensor:
+    """(n, …), (n, …) -> scalar: mean over the batch of ‖z - z_glob‖ (Table 5)."""
+    apart: Tensor = torch.linalg.vector_norm((z - z_glob).flatten(1), dim=1)
+    return apart.mean()
+
+
+def _random(client: ClientContext) -> Params:
+    """Random weights of the party's own, the same whenever it first comes."""
+    fresh = client.net.init(client.streams.at("init party", client=client.client))
+    return {name: value.to(client.device) for name, value in fresh.items()}
 
 
 @dataclass(frozen=True)
@@ -113,7 +123,7 @@ class _TwoTerms:
     """Line 18: ℓ = ℓ_sup + μ·ℓ_con, where ℓ_sup is an objective; ℓ_con is logged under its name."""
 
     objective: Objective
-    term: Callable[[], Tensor]
+    second: Second
     mu: float
     name: str
 
@@ -123,31 +133,45 @@ class _TwoTerms:
         return self.objective.labels_only
 
     def visit(self, holder: Holder, received: Params, kept: Mapping[str, Tensor]) -> Visit:
-        """The objective's visit; the second term follows its pass over the batch."""
-        first = self.objective.visit(holder, received, kept)
+        """The objective's visit; the second term is about the very inputs it learnt from (line 14)."""
+        net = _Overheard(holder.net)
+        visit = self.objective.visit(replace(holder, net=net), received, kept)
 
         def cost(w: Params, batch: Batch) -> Cost:
-            own, second = first.cost(w, batch), self.term()
-            return Cost(own.total + self.mu * second, {**own.metrics, self.name: second}, own.guesses)
+            net.heard.clear()
+            l_sup = visit.cost(w, batch)
+            l_con = self.second(*net.only())
+            return Cost(l_sup.total + self.mu * l_con, {**l_sup.metrics, self.name: l_con}, l_sup.guesses)
 
-        return replace(first, cost=cost)
+        return replace(visit, cost=cost)
 
 
 class _Overheard(Net):
-    """A network that remembers inputs and representations of its last pass in training, so that no second is needed."""
+    """A network that notes inputs and representations of passes that learn, so that MOON needs none of its own.
 
-    last: tuple[Tensor, Tensor]
+    The contract: for every batch an objective calls `apply(…, train=True)` with gradient exactly once.
+    """
 
     def __init__(self, net: Net) -> None:
-        self.__dict__.update(net.__dict__)
+        self.__dict__.update(net.__dict__)  # the same skeletons: nothing is built anew
+        self.heard: list[tuple[Tensor, Tensor]] = []
 
     def apply(self, params: Mapping[str, Tensor], x: Tensor, train: bool = False) -> Tensor:
         """Logits (n, classes) of inputs (n, …)."""
         if not (train and torch.is_grad_enabled()):
             return super().apply(params, x, train)
         z, logits = self.features_and_logits(params, x, train)
-        self.last = x, z
+        self.heard.append((x, z))
         return logits
+
+    def only(self) -> tuple[Tensor, Tensor]:
+        """Inputs and representations of the one pass over this batch."""
+        if len(self.heard) != 1:
+            raise TacitError(
+                f"moon needs an objective with one pass per batch that learns, and this one has {len(self.heard)}: "
+                "use another of `tacit ls objectives`"
+            )
+        return self.heard[0]
 
 
 METHODS = {"moon": Moon}
