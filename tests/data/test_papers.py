@@ -122,7 +122,9 @@ def test_fedseal_fashion_mnist() -> None:
 
 @pytest.mark.parametrize("name", ["fedseal-cifar", "fedseal-cifar-noniid"])
 def test_fedseal_cifar(name: str) -> None:
-    _, result, _, unlabeled = build(name)
+    scenario, result, _, unlabeled = build(name)
+    assert SPLITS[name] == SPLITS[f"fedmatch-batch-{'noniid' if 'noniid' in name else 'iid'}-server"]
+    assert scenario.normalise == "unit"
     assert (len(result.server), len(result.validation), len(result.test)) == (5000, 3000, 3000)
     assert (unlabeled.sum(axis=1) == 490).all()
 
