@@ -352,13 +352,13 @@ def test_surplus_server_models_of_a_round_are_not_averaged() -> None:
 
 
 def test_each_server_models_steps_count_and_the_last_ones_losses_are_logged() -> None:
-    task, log = given(released()), dict[str, float]()
-    server = task.server(0, log)
-    state = task.method.start(server)
-    task.method.send(server, state)
+    method, log = released(), dict[str, float]()
+    server = given(method).server(0, log)
+    state = method.start(server)
+    method.send(server, state)
     assert log["steps"] == 2 * 3
     streams = server.streams.within("group 1")
-    last = fit(replace(server, train=replace(server.train, steps=3), streams=streams), state.w, task.method.objective)
+    last = fit(replace(server, train=replace(server.train, steps=3), streams=streams), state.w, method.objective)
     assert log["loss_supervised"] == last.metrics["loss_supervised"]
 
 
