@@ -107,7 +107,7 @@ class ServerContext(Holder):
     cohort: tuple[int, ...]  # the clients sampled this round, ascending
     clients: int  # how many clients there are
     data: ServerData
-    log: Callable[[str, float], None]  # put a number into this round's record
+    log: Callable[[str, float], None]  # put a number into this round's record; `steps` add up
 
     @property
     def samples(self) -> Samples:

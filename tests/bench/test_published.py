@@ -103,6 +103,98 @@ def test_every_number_stands_in_the_paper_near_its_table(name: str) -> None:
     assert [place for place, number in published.items() if Decimal(str(number)) not in printed] == []
 
 
+# Tables whose lines and columns the text has kept. Of FedSEAL's a line is one of our rows, with these columns …
+ROWS_OF: list[tuple[str, list[str], list[str]]] = [
+    ("fedseal-table1", ["server-sl", "fedavg-sl", "fedavg-fixmatch", "fedavg-uda", "fedseal"], ["noniid", "iid"]),
+    (
+        "fedseal-table2",
+        ["server-sl-plain", "server-sl", "fedavg-sl", "fedmatch", "fedmatch-corrected", "fedrgd", "fedseal"],
+        ["noniid", "iid"],
+    ),
+    (
+        "fedseal-table4",
+        ["server-sl", "fedavg-sl", "fedavg-fixmatch", "fedavg-uda", "fedseal", "fedseal-strong"],
+        ["dir-0-1", "dir-0-3", "dir-0-9"],
+    ),
+    ("fedseal-table4", ["server-sl", "fedseal"], ["dir-0-3", "dir-0-3-1000"]),  # Table 5
+    ("fedseal-table7", ["server-sl", "fedavg-sl", "fedavg-fixmatch", "fedavg-uda", "fedseal"], ["noniid", "iid"]),
+    ("fedseal-table8", ["fedmatch-5", "fedseal-5", "fedseal-10"], ["iid"]),
+    ("fedseal-table9", ["soft", "hard"], ["iid"]),
+    ("fedseal-table10", ["server-sl", "fedavg-sl", "fedavg-fixmatch", "fedavg-uda", "fedseal"], ["noniid", "iid"]),
+]
+# … and of SSFL's it is one of our columns, with these rows.
+COLUMNS_OF: list[tuple[str, list[str], list[str]]] = [
+    ("ssfl-table1", ["cifar10", "svhn"], ["k-10", "k-20", "k-30"]),
+    ("ssfl-table1", ["cifar10", "svhn"], ["k-10", "k-20-c-10", "k-30-c-10"]),
+    ("ssfl-table2", ["cifar10", "svhn"], ["fedavg", "groups-2"]),
+    ("ssfl-table2", ["emnist"], ["fedavg", "groups-5"]),
+    ("ssfl-table3", ["cifar10"], ["fedavg", "sharing", "ssfl"]),
+    ("ssfl-table4", ["t-2", "t-8"], ["easgd", "overlap-sgd", "ssfl", "groups-2"]),
+    ("ssfl-table4", ["t-32"], ["ssfl", "groups-2"]),
+    ("ssfl-table-c1", ["emnist"], ["c-10", "c-30", "c-47"]),
+    ("ssfl-table-f1", ["cifar10", "svhn"], ["c-3", "c-6", "c-10", "c-30"]),
+]
+PRINTED_AS = {  # where a paper's line has another name than our row or column
+    ("fedseal-table2", "fedmatch"): "FEDMATCH",
+    ("fedseal-table9", "soft"): "FEDSEAL W/O PSEUDO-LABELING (5 SAMPLED CLIENTS)",
+    ("fedseal-table9", "hard"): "FEDSEAL (5 SAMPLED CLIENTS)",
+    ("ssfl-table2", "cifar10"): "Cifar-10",
+    ("ssfl-table2", "svhn"): "SVHN",
+    ("ssfl-table2", "emnist"): "EMNIST",
+    ("ssfl-table3", "cifar10"): "Cifar-10, Non-iid",
+    ("ssfl-table4", "t-2"): "Non-iid, T = 2",
+    ("ssfl-table4", "t-8"): "Non-iid, T = 8",
+    ("ssfl-table4", "t-32"): "Non-iid, T = 32",
+}
+
+
+def printed_lines(text: str) -> list[tuple[str, list[Decimal]]]:
+    """The lines of tables: their name, and the first number of every cell that has one."""
+    cells = [line.split("\t") for line in text.splitlines() if "\t" in line]
+    firsts = [[re.search(r"\d+\.\d+", cell) for cell in line[1:]] for line in cells]
+    return [
+        (named(line[0]), [Decimal(number[0]) for number in found if number])
+        for line, found in zip(cells, firsts, strict=True)
+    ]
+
+
+def named(words: str) -> str:
+    """A name without case, spaces and signs."""
+    return re.sub(r"[^a-z0-9]", "", words.lower())
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("name, lines, across", ROWS_OF + COLUMNS_OF, ids=str)
+def test_every_number_stands_in_its_line_and_column(name: str, lines: list[str], across: list[str]) -> None:
+    source = SHARED.parent / TEXTS[name.partition("-")[0]][0]
+    if not source.exists():
+        pytest.skip(f"{source.name} is not on this machine")
+    benchmark, by_row = files.find(name), name.startswith("fedseal")
+    titles = {key: each.title for key, each in (benchmark.rows if by_row else benchmark.columns).items()}
+    near = printed_lines(around(source.read_text(encoding="utf-8"), mention(name), TEXTS[name.partition("-")[0]][1]))
+    for line in lines:
+        places = [(line, other) if by_row else (other, line) for other in across]
+        ours = [Decimal(str(benchmark.published[row][column])) for row, column in places]
+        assert (named(PRINTED_AS.get((name, line), titles[line])), ours) in near
+
+
+def test_every_published_number_of_these_tables_is_in_a_line() -> None:
+    seen = {(name, row, column) for name, rows, columns in ROWS_OF for row in rows for column in columns}
+    seen |= {(name, row, column) for name, columns, rows in COLUMNS_OF for row in rows for column in columns}
+    seen |= {("ssfl-table1", "k-30-long", "svhn")}  # in brackets behind another
+    for name in {name for name, _, _ in seen}:
+        there = {(name, row, column) for row, of in files.find(name).published.items() for column in of}
+        assert there <= seen
+
+
+def test_lines_of_a_table_are_read_with_the_first_number_of_each_cell() -> None:
+    text = "FEDSEAL (5 CLIENTS)\t74.39 \\pm 0.51%\t77.8\nno table 1.5\nNon-iid, $T = 2$\t—\t74.71% (93.94%*)"
+    assert printed_lines(text) == [
+        ("fedseal5clients", [Decimal("74.39"), Decimal("77.8")]),
+        ("noniidt2", [Decimal("74.71")]),
+    ]
+
+
 @pytest.mark.parametrize(
     "text",
     ["74.37", "74.37%", "is 74.37.", "**74.37** ± 0.2", "$74.\\overline{37}\\pm0.2$", "74.37/73.8", ".7437", "0.7437"],

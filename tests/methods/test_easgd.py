@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import tacit
 from tacit.engines.faults import Faults
@@ -14,10 +15,12 @@ from tacit.errors import TacitError
 from tacit.learn import fit
 from tacit.method import Training
 from tacit.methods.easgd import Easgd, EasgdDown, EasgdMemory, EasgdUp
+from tacit.methods.fedavg import FedAvg
 from tacit.methods.local_only import LocalOnly
 from tacit.objectives import FixMatch, Supervised
 from tacit.params import add, lerp, mean, scale, sub
 from tests.engines import farm
+from tests.methods import by_hand
 from tests.toys import (
     SIX,
     EagerCourier,
@@ -215,6 +218,32 @@ def test_statistics_of_the_centre_stay_variances() -> None:
     given = job(Easgd(beta=1.0), federation([images(0, 12), images(1, 12)]), net, train=train, rounds=4)
     for moment in rounds(given):
         assert all((moment.state.w[name] > 0).all() for name in net.buffers if name.endswith("running_var"))
+
+
+@pytest.mark.parametrize("buffers", ["average", "keep", "recompute"])
+def test_statistics_are_pulled_like_weights_and_the_centres_follow_the_server(buffers: Any) -> None:
+    data, net = federation([images(0, 12), images(1, 12)], server=images(9, 12)), normed()
+    task = job(Easgd(), data, net, train=Training(steps=2, batch=4, lr=0.05, buffers=buffers))
+    turn = by_hand.turn(task)
+    centre = turn.sent.w
+    for k, reply in turn.replies.items():
+        trained = fit(task.client(0, k), centre, Supervised()).params
+        assert all(torch.equal(reply.memory.x[name], sub(trained, reply.up.pull)[name]) for name in net.buffers)
+        assert all(torch.equal(reply.up.pull[name], 0.45 * (trained[name] - centre[name])) for name in net.buffers)
+    pulled = add(add(centre, turn.replies[0].up.pull), turn.replies[1].up.pull)
+    own = {"average": pulled, "keep": centre, "recompute": net.restate(pulled, [data.views.plain(images(9, 12).x)])}
+    for name in net.buffers:
+        assert torch.equal(turn.state.w[name], own[buffers][name])
+        assert not torch.equal(own["keep"][name], own["average"][name])
+
+
+def test_traffic_is_that_of_fedavg() -> None:
+    """To within a few bytes: α for the number of samples."""
+    ours, plain = (play_all(given(method, rounds=2)).records for method in (Easgd(), FedAvg(Supervised())))
+    for one, other in zip(ours, plain, strict=True):
+        for k in range(3):
+            assert one.traffic[k] == pytest.approx(other.traffic[k], abs=24)
+            assert min(one.traffic[k]) > 60  # fifteen numbers of four bytes
 
 
 @pytest.mark.parametrize("changes", [{}, {"labels": "client", "per_class": None}], ids=["at the server", "nowhere"])

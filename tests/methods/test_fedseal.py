@@ -20,7 +20,7 @@ from tacit.engines.wire import finite
 from tacit.engines.work import visit as engine_visit
 from tacit.errors import TacitError
 from tacit.federation import Samples
-from tacit.learn import fit, predict
+from tacit.learn import fit, learning_rate, predict
 from tacit.method import Training
 from tacit.methods.fedavg import FedAvg
 from tacit.methods.fedseal import FedSeal, FedSealDown, FedSealMemory, thresholds
@@ -130,10 +130,17 @@ def test_thresholds_are_taken_on_plain_views() -> None:
     assert views.looks == [("plain", 15)]
 
 
-def test_a_fixed_threshold_is_the_same_for_all_classes() -> None:
-    task = crowd(FedSeal(bootstrap=0, threshold=0.7))
-    _, downs = task.method.send(task.server(0, {}), started(task))
-    assert downs[0].thresholds.tolist() == pytest.approx([0.7] * 3)
+def test_a_fixed_threshold_is_one_number_for_all_classes_and_needs_no_validation() -> None:
+    task, views, log = crowd(FedSeal(bootstrap=0, threshold=0.7)), Scaled(), dict[str, float]()
+    _, downs = task.method.send(replace(task.server(0, log), views=views), started(task))
+    assert downs[0].thresholds.tolist() == pytest.approx(0.7)
+    assert views.looks == []  # there is no pass over validation samples
+    assert log == {}
+    assert (FedSeal(threshold=0.7).needs.validation, FedSeal().needs.validation) == (False, True)
+    for tau in (0.7, 0.95):
+        single, each = (visit(seeing(SEEN, FedSeal()), 0, down(torch.full(shape, tau))) for shape in ((), (3,)))
+        assert torch.equal(single.guesses.kept, SEEN.amax(dim=1) >= tau)
+        assert same(single.up.w, each.up.w)
 
 
 # Eq. 7 and 8.
@@ -245,6 +252,20 @@ def test_reaching_a_threshold_is_enough() -> None:
     assert missed.excluded.tolist() in ([0], [1])
 
 
+@pytest.mark.parametrize("classes", [2, 5, 10])
+def test_with_theta_1_over_m_every_sample_that_is_not_positive_is_negative(classes: int) -> None:
+    """Of M probabilities the least is at most 1/M, so Fashion-MNIST's θ = 0.1 leaves nobody out."""
+    stream = torch.Generator().manual_seed(4)
+    p = (2 * torch.randn(300, classes, generator=stream)).softmax(dim=1)
+    p[0] = 1 / classes  # the least that the largest can be
+    task = seeing(p, FedSeal(theta=1 / classes))
+    found = visit(task, 0, down(torch.full((classes,), 0.6), eye(classes))).guesses
+    assert 0 < found.kept.sum() < 300
+    assert torch.equal(found.excluded >= 0, ~found.kept)
+    less = visit(seeing(p, FedSeal(theta=0.5 / classes)), 0, down(torch.full((classes,), 0.6), eye(classes))).guesses
+    assert ((less.excluded < 0) & ~less.kept).any()
+
+
 @pytest.mark.parametrize("theta", [0.0, 0.05, 0.2, 0.5])
 def test_the_sets_are_disjoint_and_complete(theta: float) -> None:
     stream = torch.Generator().manual_seed(4)
@@ -341,6 +362,10 @@ def test_both_losses_are_means_within_a_batch() -> None:
     pull = params.scale(by_hand.slope(EYE, PAIR[[0, 3]].log() * 0.5, targets), 2.0)
     expected = params.scale(params.add(pull, negative_gradient(PAIR[[1]].log(), [2])), 1e-4)
     assert apart(params.sub(EYE, reply.up.w), expected) < 1e-6
+    # What is logged is a mean over all three steps: one without samples of a set counts as 0.
+    plus = -float((targets * (PAIR[[0, 3]].log() * 0.5).log_softmax(dim=1)).sum())
+    assert reply.metrics["loss_positive"] == pytest.approx(plus / 3, rel=1e-3)
+    assert reply.metrics["loss_negative"] == pytest.approx(-log(1 - 0.04) / 3, rel=1e-3)
 
 
 # λ.
@@ -362,8 +387,17 @@ def test_without_a_cap_lambda_grows_until_round_100() -> None:
     assert FedSeal(lambda_until=0).weight(50) == 0.1
 
 
-def test_a_lambda_that_starts_above_the_cap_stays() -> None:
-    assert [FedSeal(lambda_start=2.0).weight(r) for r in (0, 7)] == [2.0, 2.0]
+def test_a_lambda_that_starts_above_the_cap_is_refused() -> None:
+    with pytest.raises(TacitError) as caught:
+        FedSeal(lambda_start=2.0)
+    assert str(caught.value) == (
+        "method.lambda_start = 2 is above method.lambda_cap = 1: choose a smaller start or a larger cap"
+    )
+    assert FedSeal(lambda_start=2.0, lambda_cap=2.0).weight(7) == 2
+    assert FedSeal(lambda_start=1.0).weight(0) == FedSeal(lambda_start=1.0).weight(7) == 1
+
+
+def test_a_tiny_decay_takes_lambda_to_its_cap_at_once() -> None:
     assert FedSeal(lambda_decay=1e-200).weight(2) == 1
     assert FedSeal(lambda_decay=1e-200, lambda_start=0.0).weight(2) == 0
 
@@ -394,6 +428,24 @@ def test_bootstrapping_trains_longer_first(steps: int | None) -> None:
     w0 = fit(longer, server.initial(), Supervised())
     assert w0.steps == 14
     assert same(task.method.start(server).w, fit(replace(server, streams=streams), w0.params, Supervised()).params)
+
+
+@pytest.mark.parametrize("bootstrap, before", [(0, 0), (7, 14)])
+def test_steps_of_the_first_round_count_those_before_it(bootstrap: int, before: int) -> None:
+    """An epoch of twelve samples is two batches of six; w^0, step 1 of round 1, and step 1 of round 2."""
+    records = play_all(crowd(replace(NONE, bootstrap=bootstrap), rounds=3)).records
+    assert [record.server["steps"] for record in records] == [before + 4 + 4, 4, 4]
+
+
+def test_the_servers_rate_is_one_decay_behind_that_of_its_clients() -> None:
+    """The training that opens a round has the rate of the round it closes; the first two have that of the first."""
+    task = crowd(NONE, rounds=4, train=replace(TWO_EPOCHS, schedule="decay:0.5"))
+    w = started(task).w
+    for r, moment in enumerate(rounds(task)):
+        constant = replace(TWO_EPOCHS, lr=0.1 * 0.5**r)  # what clients have in this round, and not in the next
+        w = fit(replace(task.server(r, {}), train=constant), w, Supervised()).params
+        assert same(moment.state.w, w)
+        assert learning_rate(task.client(r, 0).train, r, 4) == constant.lr
 
 
 @pytest.mark.parametrize("view, factor", [("plain", 1), ("weak", 2), ("strong", 0.5)])
@@ -429,7 +481,6 @@ def test_the_model_evaluated_is_the_one_the_server_trained_last() -> None:
     test = task.federation.test
     right = predict(task.net, w, test.x, Identity()).argmax(dim=1) == test.y
     assert last.record.accuracy == float(right.double().mean())
-    assert last.record.server["steps"] == 4  # two epochs of twelve samples in batches of six
 
 
 def test_without_uploads_the_server_trains_all_the_same() -> None:
@@ -479,6 +530,26 @@ def test_with_class_thresholds_it_is_fixmatch_on_the_samples_above_them() -> Non
     assert same(mine.up.w, theirs.up.w)
     assert mine.up.n == theirs.up.n == len(above)
     assert mine.metrics["loss_positive"] == theirs.metrics["loss_unlabeled"]
+
+
+def test_a_run_with_class_thresholds_is_fedavg_on_the_samples_above_them_to_the_last_bit() -> None:
+    """Four rounds with τ of Eq. 5, taken anew in each, by FedAvg's means alone."""
+    task = crowd(replace(BARE, threshold=None), cohort=3, rounds=4, views=Noisy())
+    moments, w, shares = list(rounds(task)), started(task).w, set[float]()
+    held = task.federation.server.validation
+    for r, moment in enumerate(moments):
+        tau, local = thresholds(predict(task.net, w, held.x, Identity()), held.y), []
+        for k in task.sample(r):
+            client = task.client(r, k)
+            p = predict(task.net, w, client.data.x, Identity())
+            above = (p.amax(dim=1) >= tau[p.argmax(dim=1)]).nonzero().reshape(-1)
+            shares.add(len(above) / len(p))
+            if len(above):
+                local.append(fit(replace(client, data=client.data.take(above)), w, GLOBAL).params)
+        w = fit(task.server(r, {}), params.mean(local), Supervised()).params
+        assert same(moment.state.w, w)
+    assert any(0 < share < 1 for share in shares)
+    assert len(shares) > 2
 
 
 # Clients with little.
@@ -546,6 +617,24 @@ def test_a_round_records_correct_rates_thresholds_and_losses() -> None:
     assert record.metrics.keys() >= {"positive", "negative", "lambda", "loss_positive", "loss_negative"}
     assert record.server.keys() == {"threshold_0", "threshold_1", "threshold_2", "steps", "loss_supervised"}
     assert record.clients == 3
+
+
+def test_listeners_count_among_the_clients_without_which_a_round_can_not_go_on() -> None:
+    """Rounds in which the only client that trains is lost go on with those that listen."""
+    task = crowd(ALL, cohort=1, rounds=12, faults=Faults(lost=0.3), min_clients=1)
+    alone = [record for record in play_all(task).records if set(task.sample(record.round)) <= record.skipped.keys()]
+    assert alone
+    assert all(record.clients == 4 - len(record.skipped) >= 1 for record in alone)
+
+
+def test_the_log_has_null_for_a_class_without_validation_samples(tmp_path: Path) -> None:
+    data = str(farm.write_images(tmp_path / "images.npz"))
+    settings = OPTIONS | {"labels": "server", "data.validation": 1, "method.bootstrap": 0, "rounds": 1}
+    tacit.run(out=tmp_path / "run", data=data, **settings)
+    server = farm.remains(tmp_path / "run")[0][0]["server"]
+    found = [value for name, value in server.items() if name.startswith("threshold_")]
+    assert len(found) > 2
+    assert sum(value is None for value in found) == len(found) - 1
 
 
 OPTIONS: dict[str, Any] = {

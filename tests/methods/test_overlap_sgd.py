@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import tacit
-from tacit.averaging import WeightsDown, WeightsUp
+from tacit.averaging import WeightsDown
 from tacit.engines.faults import Faults
 from tacit.engines.inline import InlineCourier
 from tacit.engines.loop import Job
@@ -17,7 +17,7 @@ from tacit.learn import fit
 from tacit.method import Training
 from tacit.methods.fedavg import FedAvg
 from tacit.methods.local_only import LocalOnly
-from tacit.methods.overlap_sgd import OverlapMemory, OverlapSgd, OverlapState
+from tacit.methods.overlap_sgd import OverlapMemory, OverlapSgd, OverlapState, OverlapUp
 from tacit.objectives import FixMatch, Supervised
 from tacit.params import Params, lerp, mean, scale
 from tests.engines import farm
@@ -132,7 +132,7 @@ def test_momentum_is_torchs_with_a_learning_rate_of_1() -> None:
     for first, second in ((2.0, 4.0), (0.0, 1.0), (7.0, -2.0)):
         z.grad = z.detach() - (first + second) / 2
         torchs.step()
-        ups = {0: WeightsUp(p(first), 1), 4: WeightsUp(p(second), 99)}  # the plain mean, whatever n is
+        ups = {0: OverlapUp(p(first)), 4: OverlapUp(p(second))}
         state = task.method.merge(task.server(0, {}), state, ups)
         assert number(state.z) == pytest.approx(z.item(), abs=1e-12)
 
@@ -156,7 +156,7 @@ def test_batch_statistics_have_no_momentum() -> None:
     state = task.method.start(server)
     low = state.z | {name: torch.full_like(state.z[name], 0.1) for name in task.net.buffers}
     for _ in range(3):
-        state = task.method.merge(server, state, {0: WeightsUp(low, 1), 1: WeightsUp(low, 1)})
+        state = task.method.merge(server, state, dict.fromkeys((0, 1), OverlapUp(low)))
         for name in task.net.buffers:
             assert torch.allclose(state.z[name], torch.tensor(0.1))
     assert state.v.keys() == set(task.net.trainable)
@@ -184,8 +184,8 @@ def test_a_worker_goes_on_from_its_own_model() -> None:
     memory = OverlapMemory(scale(z, 1.5), None)
     reply = visit(task, 0, WeightsDown(z), memory)
     trained = fit(task.client(0, 0), memory.x, Supervised()).params
-    assert same(reply.up.w, lerp(trained, z, 0.25))
-    assert same(reply.memory.x, reply.up.w)
+    assert same(reply.up.x, lerp(trained, z, 0.25))
+    assert same(reply.memory.x, reply.up.x)
 
 
 def test_a_worker_remembers_its_own_model_only() -> None:
@@ -227,6 +227,15 @@ def test_pseudo_labels_of_a_composed_objective_are_diagnosed() -> None:
     data = federation([hide(points(0, 20), 6)], truth=points(0, 20).y)
     record = play_all(job(OverlapSgd(FixMatch(threshold=0.0)), data, linear(), rounds=1)).records[0]
     assert record.metrics["pseudo_kept"]["mean"] == 1
+
+
+def test_traffic_is_that_of_fedavg() -> None:
+    """To within the few bytes of the number of samples."""
+    ours, plain = (play_all(given(method, rounds=2)).records for method in (OverlapSgd(), FedAvg(Supervised())))
+    for one, other in zip(ours, plain, strict=True):
+        for k in range(3):
+            assert one.traffic[k] == pytest.approx(other.traffic[k], abs=24)
+            assert min(one.traffic[k]) > 60  # fifteen numbers of four bytes
 
 
 @pytest.mark.parametrize("changes", [{}, {"labels": "client", "per_class": None}], ids=["at the server", "nowhere"])

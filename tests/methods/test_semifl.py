@@ -21,8 +21,9 @@ from tacit.federation import Samples
 from tacit.learn import Batch, fit, predict
 from tacit.losses import confident
 from tacit.method import Training
+from tacit.methods.fedavg import FedAvg
 from tacit.methods.semifl import SemiFl, SemiFlState, _FixAndMix
-from tacit.objectives import Supervised
+from tacit.objectives import FixMatch, Supervised
 from tacit.objectives.parts import beta_shares
 from tacit.params import mean
 from tests.methods import by_hand
@@ -30,6 +31,7 @@ from tests.objectives.bench import Scaled
 from tests.toys import (
     TWO_EPOCHS,
     Identity,
+    Noisy,
     apart,
     federation,
     hide,
@@ -121,6 +123,28 @@ def test_a_clients_own_labels_are_not_used() -> None:
     with_labels, without = (task.method.client_update(client, None, WeightsDown(w)) for client in (shown, hidden))
     assert same(with_labels.up.w, without.up.w)
     assert with_labels.guesses.index.tolist() == list(range(8, 20))
+
+
+@dataclass(frozen=True)
+class Turned(Identity):
+    """A strong view that looks like another class, so that learning it changes what the model says of the plain one."""
+
+    def strong(self, x: Tensor, stream: torch.Generator) -> Tensor:
+        return x.roll(1, dims=1)
+
+
+def test_labels_stay_for_all_epochs_of_a_visit() -> None:
+    """Without the mix it is FixMatch on the fix set, with the labels that the received model gave before the visit."""
+    task = given(SemiFl(threshold=SURE, weight=0.0), views=Turned(), train=replace(TWO_EPOCHS, epochs=6))
+    w, data = started(task).w, points(0, 20)
+    labels, sure = confident(predict(linear(), w, data.x, Identity()), SURE)
+    client = replace(task.client(0, 0), data=hide(data.take(sure.nonzero().reshape(-1))))
+    reply = visit(task, 0, WeightsDown(w))
+    held, moving = (fit(client, w, FixMatch(threshold=0.0, labeler=who)).params for who in ("global", "local"))
+    assert apart(reply.up.w, held) < 1e-5
+    assert apart(reply.up.w, moving) > 1e-2
+    now = predict(linear(), reply.up.w, data.x, Identity()).argmax(dim=1)
+    assert (now != labels)[sure].any()  # labels that were given again would be others
 
 
 def test_an_epoch_is_one_of_the_fix_set() -> None:
@@ -249,6 +273,27 @@ def test_beside_the_clients_the_server_is_half_of_the_average() -> None:
     assert merged.own is None
     alone = task.method.merge(server, SemiFlState(p(0.0), own=p(10.0)), {})
     assert alone.w["p"].item() == 10.0
+
+
+def test_beside_the_clients_momentum_acts_on_the_average_with_the_server_in_it() -> None:
+    task = given(SemiFl(alternate=False))
+    ups = {0: WeightsUp(p(1.0), 1), 1: WeightsUp(p(5.0), 1)}
+    merged = task.method.merge(task.server(0, {}), SemiFlState(p(0.5), velocity=p(2.0), own=p(10.0)), ups)
+    move = (10 + 3) / 2 - 0.5
+    assert merged.velocity["p"].item() == pytest.approx(0.5 * 2 + move, abs=1e-12)
+    assert merged.w["p"].item() == pytest.approx(0.5 + 0.5 * 2 + move, abs=1e-12)
+
+
+def test_without_mix_momentum_and_doubt_it_is_fedavg_with_fixmatch_by_the_received_model() -> None:
+    """Up to rounding: it adds the mean's move where FedAvg takes the mean, and mixed samples share its pass."""
+    task = given(SemiFl(threshold=0.0, weight=0.0, momentum=0.0), views=Noisy(little=0.0), cohort=2, rounds=4)
+    fixmatch = FixMatch(threshold=0.0, labeler="global")
+    plain = replace(task, method=FedAvg(fixmatch, weights="uniform", server="after"))
+    expected = play_all(plain).state.w
+    assert apart(play_all(task).state.w, expected) < 1e-5
+    for idea in ({"weight": 1.0}, {"momentum": 0.5}, {"threshold": SURE}, {"alternate": False}):
+        other = replace(task, method=replace(task.method, **idea))  # type: ignore[type-var]
+        assert apart(play_all(other).state.w, expected) > 1e-3
 
 
 # Static batch statistics.

@@ -15,6 +15,7 @@ from tacit.averaging import WeightsDown, WeightsUp
 from tacit.config import dumps, from_options, make, parse_assignment
 from tacit.engines.faults import Faults
 from tacit.engines.loop import Job
+from tacit.engines.wire import finite
 from tacit.learn import fit, learning_rate
 from tacit.method import Training
 from tacit.methods.fedavg import FedAvg
@@ -26,6 +27,7 @@ from tests.toys import (
     TWO_EPOCHS,
     Quadratic,
     apart,
+    hide,
     images,
     job,
     p,
@@ -39,6 +41,7 @@ from tests.toys import (
     started,
     steps,
     unlabeled,
+    visit,
     with_batchnorm,
 )
 
@@ -100,6 +103,19 @@ def test_one_group_is_uniform_fedavg_with_the_server_among_the_clients_to_the_la
         assert same(play_all(ours).state.w, play_all(alone).state.w)
     two = job(FedRgd(Quadratic(), period=5), shared, point(5.0), train=train)
     assert apart(play_all(two).state.w, play_all(alone).state.w) > 1e-3
+
+
+def test_one_group_of_some_users_is_their_mean_with_the_server_to_the_last_bit() -> None:
+    """Eq. 5, over rounds with C_k = 2 of K = 5: everybody goes on from w_avg, also who was away."""
+    objective = FixMatch(threshold=0.4)
+    task = given(Ssfl(objective, period=3), clients=5, cohort=2)
+    w = started(task).w
+    for r, moment in enumerate(rounds(task)):
+        holders = [task.server(r, {}), *(task.client(r, k) for k in task.sample(r))]
+        trained = [fit(replace(each, train=replace(each.train, steps=3)), w, objective).params for each in holders]
+        w = mean(trained)
+        assert same(moment.state.w, w)
+    assert len({task.sample(r) for r in range(4)}) > 1
 
 
 def test_fedrgd_is_ssfl_with_two_groups() -> None:
@@ -232,6 +248,18 @@ def test_the_default_is_the_papers() -> None:
         assert built == catalog.build_method(name, {"preset": "as-written"}, {})
 
 
+def test_labels_that_users_hold_are_used_as_usual() -> None:
+    """What a user with both makes of them is what the objective alone makes of them."""
+    objective = FixMatch(threshold=0.4)
+    task = given(Ssfl(objective, period=3))
+    shown, w = replace(task.client(0, 0), data=hide(points(0, 20), shown=8)), started(task).w
+    reply: Any = task.method.client_update(shown, None, WeightsDown(w))
+    paced = replace(shown, train=replace(shown.train, steps=3))
+    assert same(reply.up.w, fit(paced, w, objective).params)
+    assert reply.metrics["loss_supervised"] > 0
+    assert not same(reply.up.w, visit(task, 0, WeightsDown(w)).up.w)
+
+
 def test_it_needs_labels_at_the_server() -> None:
     assert Ssfl().needs.server_labels
     assert not Ssfl().needs.client_labels
@@ -314,6 +342,38 @@ def test_each_server_model_keeps_its_own_momentum() -> None:
     forgets = list(rounds(given(method)))[-1].state
     assert forgets.kept == (None, None)
     assert not same(forgets.w, state.w)
+
+
+def test_surplus_server_models_of_a_round_are_not_averaged() -> None:
+    """One user, two groups: its group has the first model, the second waits for the next round."""
+    state = merged(2, {3: up(4.0)}, 10.0, 200.0)
+    assert [value["p"].item() for value in state.means] == [(10 + 4) / 2]
+    assert state.w["p"].item() == 7.0
+
+
+def test_each_server_models_steps_count_and_the_last_ones_losses_are_logged() -> None:
+    method, log = released(), dict[str, float]()
+    server = given(method).server(0, log)
+    state = method.start(server)
+    method.send(server, state)
+    assert log["steps"] == 2 * 3
+    streams = server.streams.within("group 1")
+    last = fit(replace(server, train=replace(server.train, steps=3), streams=streams), state.w, method.objective)
+    assert log["loss_supervised"] == last.metrics["loss_supervised"]
+
+
+def test_as_released_with_kept_statistics_w_avg_has_the_mean_of_the_server_models() -> None:
+    keep = Training(batch=4, lr=0.05, buffers="keep", optimizer="keep")
+    method = catalog.build_method("fedrgd", {"preset": "as-released", "period": 2, "groups": 2}, {"threshold": 0.0})
+    task = with_batchnorm(method, train=keep)
+    first = by_hand.turn(task)
+    own = mean(first.sent.own)
+    for name in task.net.buffers:
+        assert not torch.equal(first.sent.own[0][name], first.sent.own[1][name])
+        assert torch.equal(first.state.w[name], own[name])
+    played = play_all(replace(task, rounds=3))
+    assert all(0 <= record.accuracy <= 1 for record in played.records if record.accuracy is not None)
+    assert finite(played.state.w)
 
 
 def test_users_keep_their_momentum_too() -> None:

@@ -47,9 +47,9 @@ SPLITS: dict[str, Settings] = {
     "fedmatch-streaming-server": _STREAMING | {"labels": "server", "per_class": 50},
     "fedseal-fmnist": _FEDSEAL_FMNIST | {"partition": "even", "labels": "server", "per_class": 50},
     "fedseal-fmnist-noniid": _FEDSEAL_FMNIST | {"partition": "mixes:0.1", "labels": "server", "per_class": 50},
-    "fedseal-cifar": _FEDMATCH | {"partition": "even", "labels": "server", "per_class": 500, "normalise": "data"},
-    "fedseal-cifar-noniid": _FEDMATCH
-    | {"partition": "fedmatch", "labels": "server", "per_class": 500, "normalise": "data"},
+    # "The exact same setting as that in the paper of FedMatch": also its pixels.
+    "fedseal-cifar": _FEDMATCH | {"partition": "even", "labels": "server", "per_class": 500},
+    "fedseal-cifar-noniid": _FEDMATCH | {"partition": "fedmatch", "labels": "server", "per_class": 500},
     "fedseal-svhn": {
         "name": "svhn",
         "samples": 50_000,
@@ -108,5 +108,5 @@ def describe(name: str) -> str:
     parts = {"samples": "training", "validation": "validation", "test": "test"}
     sizes = "".join(f", {of[key]:,} {part}" for key, part in parts.items() if key in of)
     steps = f", {of['steps']} steps" if "steps" in of else ""
-    pixels = ", pixels 0..1" if of.get("normalise") == "unit" else ""  # all that tells FedMatch's from FedSEAL's
+    pixels = ", pixels 0..1" if of.get("normalise") == "unit" else ""
     return f"{of['name']}, {of['clients']} clients, {of['partition']}, {where}{amount}{sizes}{steps}{pixels}"

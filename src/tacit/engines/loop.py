@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Protocol
 
 import torch
@@ -63,7 +63,7 @@ class Job:
             cohort=self.sample(round),
             clients=self.federation.clients,
             data=self.federation.server,
-            log=log.__setitem__,
+            log=partial(_note, log),
         )
 
     def client(self, round: int, client: int) -> ClientContext:
@@ -175,16 +175,17 @@ class Record:
 
 def play(job: Job, courier: Courier, position: Position) -> Iterator[Record]:
     """Play the rounds that are left; `position` is up to date at every yield."""
+    log: dict[str, float] = {}  # what `start` logs is of the first round
     if position.state is None:
         with _calling(job, "start", 0):
-            position.state = job.method.start(job.server(0, {}))
+            position.state = job.method.start(job.server(0, log))
     while position.round < job.rounds:
-        yield _round(job, courier, position)
+        yield _round(job, courier, position, log)
+        log = {}
 
 
-def _round(job: Job, courier: Courier, position: Position) -> Record:
+def _round(job: Job, courier: Courier, position: Position, log: dict[str, float]) -> Record:
     began, round, method = time.perf_counter(), position.round, job.method
-    log: dict[str, float] = {}
     server = job.server(round, log)
     with _calling(job, "send", round):
         state, downs = method.send(server, position.state)
@@ -251,6 +252,11 @@ def _sift(
             absent,
         )
     return arrived, absent
+
+
+def _note(log: dict[str, float], name: str, value: float) -> None:
+    """A number that is logged again in a round replaces the first; steps add up, since all were made."""
+    log[name] = value + log.get(name, 0) if name == "steps" else value
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from tacit.averaging import (
     start_weights,
     train_on_server,
 )
+from tacit.errors import TacitError
 from tacit.federation import UNLABELED
 from tacit.learn import Batch, Cost, Kept, Trained, Visit, fit, predict
 from tacit.losses import complementary, confident, masked_cross_entropy
@@ -42,7 +43,7 @@ class FedSealDown:
     """The global model w^t, the thresholds τ^t, and whether to train or only to listen."""
 
     w: Params
-    thresholds: Tensor
+    thresholds: Tensor  # one for every class, or a single one for all
     train: bool
 
 
@@ -66,9 +67,9 @@ class Filtered:
 
 @dataclass(frozen=True)
 class FedSeal:
-    """Clients learn from labels that all global models so far agree on, and from classes that a sample is not."""
+    """Clients learn from labels by the mean confidence of all models so far, and from classes that a sample is not."""
 
-    bootstrap: Natural = 50  # epochs on the server's labels before round 1; 0: start from random weights
+    bootstrap: Natural = 50  # epochs on the server's labels for w^0, before those of round 1; 0: w^0 is random
     theta: Probability = 0.05  # θ: a class with at most this mean confidence may be a complementary label
     lambda_start: NonNegative = 0.1  # λ of the first round: weight of the positive loss
     lambda_decay: Annotated[float, Field(gt=0, le=1)] = 0.95  # λ is divided by this each round
@@ -82,7 +83,18 @@ class FedSeal:
     weights: Weights = "uniform"  # of the clients in the average
     view: View = "weak"  # how the server augments its labeled images
 
-    needs = Needs(server_labels=True, validation=True, steady_data=True)
+    def __post_init__(self) -> None:
+        """Refuse a λ that starts where it may not get to."""
+        if self.lambda_start > self.lambda_cap:
+            raise TacitError(
+                f"method.lambda_start = {self.lambda_start:g} is above method.lambda_cap = {self.lambda_cap:g}: "
+                "choose a smaller start or a larger cap"
+            )
+
+    @property
+    def needs(self) -> Needs:
+        """Labels at the server, and validation samples for the thresholds of Eq. 5."""
+        return Needs(server_labels=True, validation=self.threshold is None, steady_data=True)
 
     def start(self, server: ServerContext) -> WeightsState:
         """The initial model w^0 based on the labeled data set, then step 1 of round 1."""
@@ -96,8 +108,6 @@ class FedSeal:
     def send(self, server: ServerContext, state: WeightsState) -> tuple[WeightsState, Mapping[int, FedSealDown]]:
         """Step 2: all clients download w^t and τ^t; those of the cohort train."""
         tau = self._thresholds(server, state.w)
-        for place, value in enumerate(tau.tolist()):
-            server.log(f"threshold_{place}", value)
         hearers = range(server.clients) if self.listen == "all" and self.ensemble else server.cohort
         return state, {k: FedSealDown(state.w, tau, k in server.cohort) for k in hearers}
 
@@ -108,7 +118,8 @@ class FedSeal:
         memory = self._hear(client, memory, down.w)
         if not down.train or not len(client.data.unlabeled):
             return Reply(memory, None)
-        filtered = self._filter(client, memory.mean, down.thresholds.to(memory.mean.device))
+        tau = down.thresholds.to(memory.mean.device).expand(memory.mean.shape[1])
+        filtered = self._filter(client, memory.mean, tau)
         trained = self._learn(client, down.w, filtered, memory.kept)
         memory = replace(memory, kept=trained.kept)
         used = int(((filtered.positive >= 0) | (filtered.negative >= 0)).sum())
@@ -132,17 +143,19 @@ class FedSeal:
 
     def weight(self, round: int) -> float:
         """λ in round 0, 1, …: it grows by 1/decay up to round `lambda_until` and `lambda_cap`."""
-        cap = max(self.lambda_cap, self.lambda_start)
         shrunk = self.lambda_decay ** min(round, self.lambda_until)
-        return min(self.lambda_start / max(shrunk, torch.finfo(torch.double).tiny), cap)
+        return min(self.lambda_start / max(shrunk, torch.finfo(torch.double).tiny), self.lambda_cap)
 
     def _thresholds(self, server: ServerContext, w: Params) -> Tensor:
-        """(c,): τ^t by Eq. 5, or the fixed one."""
+        """τ^t: (c,) by Eq. 5, or the fixed one, a single number for all classes."""
+        if self.threshold is not None:
+            return torch.tensor(self.threshold)
         validation = server.data.validation
         p = predict(server.net, w, validation.x, server.views)
-        if self.threshold is not None:
-            return torch.full((p.shape[1],), self.threshold)
-        return thresholds(p.cpu(), validation.y)  # sums on a GPU depend on the order in which its threads add
+        tau = thresholds(p.cpu(), validation.y)  # sums on a GPU depend on the order in which its threads add
+        for place, value in enumerate(tau.tolist()):
+            server.log(f"threshold_{place}", value)
+        return tau
 
     def _hear(self, client: ClientContext, memory: FedSealMemory | None, w: Params) -> FedSealMemory:
         """Eq. 7 and 8: p̄^t = (t - 1)/t · p̄^{t-1} + 1/t · p(x; w^t)."""

@@ -1,4 +1,4 @@
-"""Overlap Local-SGD: An Algorithmic Approach to Hide Communication Delays (Wang, Liang and Joshi, ICASSP 2020)."""
+"""Overlap Local-SGD: An Algorithmic Approach to Hide Communication Delays in Distributed SGD (Wang et al., 2020)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from tacit import params
-from tacit.averaging import WeightsDown, WeightsState, WeightsUp, settle, start_weights, train_on_server
+from tacit.averaging import WeightsDown, WeightsState, settle, start_weights, train_on_server
 from tacit.learn import Kept, Objective, fit
 from tacit.method import ClientContext, Needs, Probability, Reply, ServerContext
 from tacit.objectives import Supervised
@@ -29,6 +29,13 @@ class OverlapMemory:
 
     x: Params
     kept: Kept | None
+
+
+@dataclass(frozen=True)
+class OverlapUp:
+    """A worker's own model x after the pull."""
+
+    x: Params
 
 
 @dataclass(frozen=True)
@@ -56,24 +63,23 @@ class OverlapSgd:
 
     def client_update(
         self, client: ClientContext, memory: OverlapMemory | None, down: WeightsDown
-    ) -> Reply[OverlapMemory, WeightsUp]:
+    ) -> Reply[OverlapMemory, OverlapUp]:
         """τ steps from its own x, then x ← x - α·(x - z)."""
         memory = memory or OverlapMemory(down.w, None)
         trained = fit(client, memory.x, self.objective, kept=memory.kept)
         if not trained.steps:
             return Reply(memory, None, trained.metrics, memory.x)
         x = params.lerp(trained.params, down.w, self.alpha)
-        n = len(client.data.labeled if self.objective.labels_only else client.data)
-        return Reply(OverlapMemory(x, trained.kept), WeightsUp(x, n), trained.metrics, x, trained.guesses)
+        return Reply(OverlapMemory(x, trained.kept), OverlapUp(x), trained.metrics, x, trained.guesses)
 
-    def merge(self, server: ServerContext, state: OverlapState, ups: Mapping[int, WeightsUp]) -> OverlapState:
+    def merge(self, server: ServerContext, state: OverlapState, ups: Mapping[int, OverlapUp]) -> OverlapState:
         """v ← β·v + (mean of x - z), z ← z + v.
 
         Weights only: with momentum, the variances that BatchNorm keeps could fall below 0.
         """
         if not ups:
             return state
-        x, names = params.mean([up.w for up in ups.values()]), server.net.trainable
+        x, names = params.mean([up.x for up in ups.values()]), server.net.trainable
         z = {name: state.z[name] for name in names}
         v = params.sub({name: x[name] for name in names}, z)
         if state.v is not None:

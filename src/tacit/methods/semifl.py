@@ -1,4 +1,4 @@
-"""SemiFL: Semi-Supervised Federated Learning with Alternate Training (Diao, Ding and Tarokh, NeurIPS 2022)."""
+"""SemiFL: Semi-Supervised Federated Learning for Unlabeled Clients with Alternate Training (Diao et al., 2022)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -45,7 +45,7 @@ class SemiFl:
 
     threshold: Probability = 0.95  # τ: least confidence of a sample in the fix set
     mixing: Positive = 0.75  # a: shares λ of the mix are drawn from Beta(a, a)
-    weight: NonNegative = 1.0  # λ: of the mix loss
+    weight: NonNegative = 1.0  # of the mix loss
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.5  # β_g of the server, for the mean of the clients' moves
     alternate: bool = True  # the server trains on the average; else beside the clients, and is half of the average
     view: View = "weak"  # how labeled images are augmented, and unlabeled ones for labeling and mixing
@@ -116,7 +116,7 @@ class SemiFl:
 
 @dataclass(frozen=True)
 class _FixAndMix:
-    """L_fix + λ·L_mix of one visit: strong views of the fix set, and their weak views mixed with any sample's."""
+    """L_fix + weight·L_mix of one visit: strong views of the fix set, and their weak views mixed with any sample's."""
 
     method: SemiFl
     x: Tensor  # every unlabeled sample

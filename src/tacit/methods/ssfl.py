@@ -1,4 +1,4 @@
-"""SSFL and FedRGD: Semi-Supervised Federated Learning by Reducing the Gradient Diversity (Zhang et al., 2021).
+"""SSFL: Benchmarking Semi-supervised Federated Learning (Zhang et al., 2020), and FedRGD, its later version (2021).
 
 The server is one more user: it trains its own model between two communications and takes part in every average.
 """
@@ -16,7 +16,7 @@ from tacit.method import ClientContext, Count, Holder, Natural, Needs, Reply, Se
 from tacit.objectives import FixMatch
 from tacit.params import Params
 
-Anyone = TypeVar("Anyone", bound=Holder)
+AnyHolder = TypeVar("AnyHolder", bound=Holder)
 
 
 @dataclass(frozen=True)
@@ -53,15 +53,15 @@ class Ssfl:
 
     def send(self, server: ServerContext, state: SsflState) -> tuple[SsflState, Mapping[int, WeightsDown]]:
         """The server trains on from w_avg, and every user from the mean of its group."""
-        number = self.groups if self.servers == "each" else 1
-        kept = state.kept or (None,) * number
+        models = self.groups if self.servers == "each" else 1
+        kept = state.kept or (None,) * models
         paced = self._paced(server)
         trained = [
-            fit_server(_apart(paced, place, number), state.w, self.objective, kept[place]) for place in range(number)
+            fit_server(_apart(paced, group, models), state.w, self.objective, kept[group]) for group in range(models)
         ]
         downs = {k: WeightsDown(self._mean_for(server, state, k)) for k in server.cohort}
-        own, memories = tuple(each.params for each in trained), tuple(each.kept for each in trained)
-        return replace(state, own=own, kept=memories), downs
+        own = tuple(each.params for each in trained)
+        return replace(state, own=own, kept=tuple(each.kept for each in trained)), downs
 
     def client_update(self, client: ClientContext, memory: Kept | None, down: WeightsDown) -> Reply[Kept, WeightsUp]:
         """T steps of SGD from what was received."""
@@ -71,12 +71,12 @@ class Ssfl:
         """Eq. 4, 5 and 7: w_avg,i = (w_s + Σ w_k)/(|G_i| + 1) for each group, w_avg is the mean of these."""
         groups = draw(server, list(ups), self.groups)
         means = []
-        for place, group in enumerate(groups):
-            own = state.own[place % len(state.own)]
-            means.append(settle(server, own, params.mean([own, *(ups[k].w for k in group)])))
+        for place, users in enumerate(groups):
+            w_s = state.own[place % len(state.own)]
+            means.append(settle(server, w_s, params.mean([w_s, *(ups[k].w for k in users)])))
         if len(ups) > 1:
             self._log_diversity(server, state, ups)
-        member = {k: place for place, group in enumerate(groups) for k in group}
+        member = {k: place for place, users in enumerate(groups) for k in users}
         w = params.mean(means)
         return SsflState(settle(server, w, w), tuple(means), member, (), state.kept)
 
@@ -84,7 +84,7 @@ class Ssfl:
         """w_avg."""
         return state.w
 
-    def _paced(self, holder: Anyone) -> Anyone:
+    def _paced(self, holder: AnyHolder) -> AnyHolder:
         """The holder with T steps between communications."""
         return replace(holder, train=replace(holder.train, steps=self.period)) if self.period else holder
 
@@ -131,9 +131,9 @@ def draw(server: ServerContext, users: Sequence[int], groups: int) -> list[list[
     return [sorted(shuffled[place::groups]) for place in range(max(1, min(groups, len(users))))]
 
 
-def _apart(server: ServerContext, place: int, number: int) -> ServerContext:
+def _apart(server: ServerContext, group: int, models: int) -> ServerContext:
     """The server with random streams of its own for each model it trains."""
-    return server if number == 1 else replace(server, streams=server.streams.within(f"group {place}"))
+    return server if models == 1 else replace(server, streams=server.streams.within(f"group {group}"))
 
 
 METHODS = {"ssfl": Ssfl, "fedrgd": FedRgd}
