@@ -2,11 +2,12 @@
 
 import re
 import socket
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tacit.deploy import programs
+from tacit.deploy import programs, warm
 from tacit.deploy.settings import Site, beside, load
 from tacit.errors import TacitError
 
@@ -68,8 +69,13 @@ def join(path: Path, address: str, say: Say) -> None:
 
 
 def _take_part(words: list[str], home: Path, log: Path, site: Site, say: Say) -> str:
-    """Run the SuperNode until it ends by itself; what it said."""
-    with programs.running(words, home, log) as node:
+    """Run the SuperNode until it ends by itself, and beside it what its clients are forked from; what it said."""
+    with (
+        tempfile.TemporaryDirectory() as den,  # for its owner alone, and with a short path, as sockets need
+        programs.running(warm.command(Path(den) / "door"), home, home / "warm.log"),
+        programs.running(words, home, log) as node,
+    ):
+        warm.write_program(home / "bin", Path(den) / "door")
         told = 0
         while node.ended() is None:
             told = _pass_on(node.said(), told, site, say)

@@ -41,8 +41,11 @@ def find(name: str) -> str:
 
 
 def environment(home: Path) -> dict[str, str]:
-    """This process's variables, with those that keep Flower to itself and to a folder of its own."""
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])  # they look for each other
+    """This process's variables, with those that keep Flower to itself and to a folder of its own.
+
+    Flower's programs look for each other; those in the folder's `bin` come before its own.
+    """
+    path = os.pathsep.join([str(home / "bin"), str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     return {**os.environ, **SETTINGS, "PATH": path, "FLWR_HOME": str(home)}
 
 
