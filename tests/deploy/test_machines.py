@@ -161,6 +161,21 @@ def test_sites_that_are_not_let_in_say_why(federation: Federation) -> None:
         assert reason in started[name].ends(code=2)
 
 
+def test_a_hub_that_is_killed_goes_on_with_the_same_bits(federation: Federation) -> None:
+    made, folder = federation.machines, federation.folder
+    tree = settings(folder, {"name": "scaffold"}, "client", rounds=3)
+    (folder / "trial.toml").write_text(tomli_w.dumps(tree))
+    run = made.start(*federation.words("hub run"))
+    run.says("round 1/3")
+    federation.hub.signal(signal.SIGKILL)
+    assert made.gone("flower-superlink")
+    assert "go on with `tacit hub resume scaffold-trial --hub hub`" in run.ends(code=2)
+    federation.hub = made.start(*federation.words("hub start"))
+    federation.hub.says("The hub listens at")
+    assert "round 3/3" in made.call("hub", "resume", "scaffold-trial", "--hub", "hub")
+    assert_same_bits(folder / "hub" / "runs" / "scaffold-trial", tree, folder / "local-scaffold")
+
+
 def test_sites_that_come_late_are_killed_or_hang_are_named_and_the_run_goes_on(federation: Federation) -> None:
     made, folder, joined = federation.machines, federation.folder, federation.joined
     joined["east"].signal()
@@ -187,18 +202,3 @@ def test_sites_that_come_late_are_killed_or_hang_are_named_and_the_run_goes_on(f
     run.signal(signal.SIGINT)
     assert "go on with: tacit hub resume fedavg-trial-2 --hub hub" in run.ends(code=130)
     impatient.write_text(before)
-
-
-def test_a_hub_that_is_killed_goes_on_with_the_same_bits(federation: Federation) -> None:
-    made, folder = federation.machines, federation.folder
-    tree = settings(folder, {"name": "scaffold"}, "client", rounds=3)
-    (folder / "trial.toml").write_text(tomli_w.dumps(tree))
-    run = made.start(*federation.words("hub run"))
-    run.says("round 1/3")
-    federation.hub.signal(signal.SIGKILL)
-    assert made.gone("flower-superlink")
-    assert "go on with `tacit hub resume scaffold-trial --hub hub`" in run.ends(code=2)
-    federation.hub = made.start(*federation.words("hub start"))
-    federation.hub.says("The hub listens at")
-    assert "round 3/3" in made.call("hub", "resume", "scaffold-trial", "--hub", "hub")
-    assert_same_bits(folder / "hub" / "runs" / "scaffold-trial", tree, folder / "local-scaffold")

@@ -26,7 +26,7 @@ from tacit.folders import fresh
 from tacit.prepare import build_data
 
 LOOK = 1.0  # seconds between two looks at who has joined
-PATIENCE = 300.0  # seconds a node may take to say who it is; one that is asked again too soon falls behind
+PATIENCE = 120.0  # seconds a node may take to say who it is
 Say = Callable[[str], None]
 
 

@@ -26,7 +26,9 @@ SETTINGS = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",  # seconds; by default up to one of every round is waited away
+    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5",  # seconds; a process that starts before its message waits for longer
+    "FLWR_PRIVATE_MAX_CONCURRENT_OBJ_PULLS": "8",  # every array is an object that is fetched by itself
+    "FLWR_PRIVATE_MAX_CONCURRENT_OBJ_PUSHES": "8",
     "PYTHONUNBUFFERED": "1",
 }
 
