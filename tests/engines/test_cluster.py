@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -77,17 +78,28 @@ def test_without_an_address_ray_is_started_here(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.fixture
-def cluster(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The address of a cluster of two nodes with a core each; all its processes are ended afterwards."""
     pytest.importorskip("ray", reason="Ray is not installed: pip install tacit[flower]")
-    address, folder = f"127.0.0.1:{free_port()}", tmp_path_factory.mktemp("ray")
+    address = f"127.0.0.1:{free_port()}"
     monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'src'}{os.pathsep}{ROOT}")
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     ways = {
-        "here": ["--head", "--port", address.rpartition(":")[2], "--include-dashboard", "false"],
+        "here": [
+            "--head",
+            "--port",
+            address.rpartition(":")[2],
+            "--include-dashboard",
+            "false",
+            "--node-ip-address",
+            "127.0.0.1",
+        ],
         "there": ["--address", address, "--node-ip-address", "127.0.0.2"],
     }
     with ExitStack() as running:
+        folder = Path(
+            running.enter_context(TemporaryDirectory(prefix="ray-"))
+        )  # short: a socket's path may have 107 bytes
         for node, way in ways.items():
             monkeypatch.setenv("TACIT_TEST_NODE", node)
             own = folder / node
