@@ -27,6 +27,7 @@ _STREAMING = {
 _AT_CLIENT = {"labels": "client", "per_class": 5}
 # FedSEAL's Fashion-MNIST: 500 labels, 200 for validation, 10 clients with 1,200 images, 3,000 for testing.
 _FEDSEAL_FMNIST = {"name": "fashion-mnist", "samples": 12_500, "test": 3000, "validation": 200, "clients": 10}
+_FEDSEAL_FMNIST |= {"flip": True, "shift": 3}  # "random image flipping and random image cropping", of clothes too
 _FEDSIAM = {"clients": 100, "label_fraction": 0.1}  # γ; 0.15 and 0.2 at the clients, 0.01 at the server: by option
 _SSFL = {"labels": "server", "partition": "r:0.4", "augment": "ssfl"}
 _MOON = {"clients": 10, "partition": "dirichlet:0.5", "labels": "all"}
@@ -57,6 +58,7 @@ SPLITS: dict[str, Settings] = {
         "partition": "even",
         "labels": "server",
         "n_labels": 1000,
+        "flip": True,
     },
     **{
         f"fedsiam-{name}-{kind}": _FEDSIAM | {"name": name, "labels": "client", "partition": partition}
