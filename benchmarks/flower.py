@@ -1,13 +1,15 @@
-"""What a round on real machines costs beyond Flower's own, as a ratio of empty rounds with the same hub and sites.
+"""What a round on real machines costs, as a ratio of an empty round of Flower as its users have it.
 
     python benchmarks/flower.py [--rounds 4] [--blocks 3]
 
-A hub and three sites run as processes on loopback, with TLS and keys. Flower alone is an app that sends an empty
-message to every node and awaits the replies with `Grid.send_and_receive`; the same with `import torch` in its client
-shows what every app pays that trains; ours is a run of fedavg with one step of a small network. They take turns in
-blocks, of which the first round is not counted. A round is the time from its messages to those of the next, and its
-parts are those of the site that is done last. Seconds depend on the machine and on who else uses it, the more as all
-three sites share its cores, so only the ratio of the medians counts; it is the last line.
+A hub and three sites run as processes on loopback, with TLS and keys. Flower alone are its own programs with its own
+settings, and an app that sends an empty message to every node and awaits the replies with `Grid.send_and_receive`; the
+same with `import torch` in its client shows what every app pays that trains. Ours is `tacit hub start`, `tacit site
+join` and a run of fedavg with one step of a small network: it sends a model both ways and merges, and looks for work
+more often than Flower does by itself, so that it may even be the faster one. They take turns in blocks, each with
+programs of its own, and a block's first round is not counted. A round is the time from its messages to those of the
+next, and its parts are those of the site that is done last. Seconds depend on the machine and on who else uses it, the
+more as all three sites share its cores, so only the ratio of the medians counts; it is the last line.
 """
 
 import argparse
@@ -25,12 +27,14 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import tomli_w
 
-from tacit.deploy import programs
+from tacit.deploy import control, join, programs
 from tacit.deploy.folder import CONNECTION, HubFolder
+from tacit.deploy.settings import Site, load
 
 SITES = ("north", "south", "east")
 PATIENCE = 900.0  # seconds for one block, or for a program to start
@@ -49,23 +53,18 @@ PARTS = (  # what lies between two stamps of a client; the last one is the next 
 
 # --- the apps ---------------------------------------------------------------------------------------------------------
 
-PROJECT = """\
-[project]
-name = "empty-app"
-version = "1.0.0"
-description = "An empty round"
-license = "Apache-2.0"
-
-[tool.flwr.app]
-publisher = "tacit"
-
-[tool.flwr.app.components]
-serverapp = "app.server:app"
-clientapp = "app.client:app"
-
-[tool.flwr.app.config]
-rounds = 1
-"""
+PROJECT: dict[str, Any] = {
+    "project": {"name": "empty-app", "version": "1.0.0", "description": "An empty round", "license": "Apache-2.0"},
+    "tool": {
+        "flwr": {
+            "app": {
+                "publisher": "tacit",
+                "components": {"serverapp": "app.server:app", "clientapp": "app.client:app"},
+                "config": {"rounds": 1},
+            }
+        }
+    },
+}
 SERVER = """\
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import ServerApp
@@ -131,7 +130,7 @@ app = Stamped()
 def write_alone(folder: Path, imports: str) -> None:
     """An app of Flower alone."""
     files = {
-        "pyproject.toml": PROJECT,
+        "pyproject.toml": tomli_w.dumps(PROJECT),
         "app/__init__.py": "",
         "app/server.py": SERVER,
         "app/client.py": imports + CLIENT,
@@ -199,19 +198,23 @@ def going(folder: Path, *words: str, until: str) -> Iterator[None]:
     """A command of `tacit` that runs while the block does, and has said a text when it begins."""
     log = folder / f"{'-'.join(words[:2])}-{Path(words[-1]).name}.log"
     with programs.running([sys.executable, "-m", "tacit", *words], folder, log) as program:
-        limit = time.monotonic() + PATIENCE
-        while until not in program.said():
-            if program.ended() is not None or time.monotonic() > limit:
-                sys.exit(f"tacit {' '.join(words)} does not say '{until}': {programs.last_words(program.said(), 3)}")
-            time.sleep(0.1)
+        await_word(program, until)
         yield
 
 
-@contextmanager
-def federation(folder: Path) -> Iterator[HubFolder]:
-    """A hub, and three sites that have joined it."""
-    port, hub = free_port(), str(folder / "hub")
-    tacit(folder, "hub", "init", hub, "--port", str(port))
+def await_word(program: programs.Program, text: str) -> None:
+    """Return once a program has said it."""
+    limit = time.monotonic() + PATIENCE
+    while text not in program.said():
+        if program.ended() is not None or time.monotonic() > limit:
+            sys.exit(f"'{text}' was not said, but: {programs.last_words(program.said(), 3)}; see {program.log}")
+        time.sleep(0.1)
+
+
+def set_up(folder: Path) -> HubFolder:
+    """A hub that knows three sites; nothing runs yet."""
+    hub = str(folder / "hub")
+    tacit(folder, "hub", "init", hub, "--port", str(free_port()))
     for name in SITES:
         site = folder / name
         tacit(folder, "site", "init", str(site), "--name", name)
@@ -220,12 +223,32 @@ def federation(folder: Path) -> Iterator[HubFolder]:
         own = re.sub(r"# port = .*", f"port = {free_port()}", settings)
         (site / "site.toml").write_text(own, encoding="utf-8")
         tacit(folder, "hub", "add", name, str(site / f"{name}.key.pub"), "--hub", hub)
+    return HubFolder.open(folder / "hub")
+
+
+@contextmanager
+def with_tacit(hub: HubFolder) -> Iterator[None]:
+    """The hub and its sites as Tacit runs them."""
+    folder = hub.folder.parent
     with ExitStack() as running:
-        running.enter_context(going(folder, "hub", "start", "--hub", hub, until="The hub listens at"))
+        running.enter_context(going(folder, "hub", "start", "--hub", str(hub.folder), until="The hub listens at"))
         for name in SITES:
-            words = ("site", "join", f"127.0.0.1:{port}", "--site", str(folder / name))
+            words = ("site", "join", hub.address, "--site", str(folder / name))
             running.enter_context(going(folder, *words, until=f"joined as {name}"))
-        yield HubFolder.open(folder / "hub")
+        yield
+
+
+@contextmanager
+def with_flower(hub: HubFolder) -> Iterator[None]:
+    """The same by Flower's own programs, with its own settings."""
+    with ExitStack() as running, patch.dict(programs.PACE, clear=True):
+        running.enter_context(control.serving(hub))
+        for name in SITES:
+            home = hub.folder.parent / name
+            words = join.command(home / "site.toml", load(Site, home / "site.toml"), hub.address)
+            node = running.enter_context(programs.running(words, home / "flower-alone", home / "alone.log"))
+            await_word(node, "SuperNode ID")
+        yield
 
 
 # --- the race ---------------------------------------------------------------------------------------------------------
@@ -258,21 +281,22 @@ def whole(rounds: list[Times]) -> float:
 
 def race(folder: Path, rounds: int, blocks: int) -> dict[str, list[Times]]:
     """The rounds of each, in blocks that take turns."""
-    with federation(folder) as hub:
-        apps = {name: folder / f"app{number}" for number, name in enumerate([*ALONE, OURS])}
-        for name, imports in ALONE.items():
-            write_alone(apps[name], imports)
-            stamp(apps[name], "app")
-        tacit(folder, "hub", "app", str(apps[OURS]), "--hub", str(hub.folder))
-        stamp(apps[OURS], "tacit_app")
-        settings = dict.fromkeys(apps, f"rounds={rounds + 2}")
-        settings[OURS] = f'config="{write_config(folder, rounds + 2)}"'
-        found: dict[str, list[Times]] = defaultdict(list)
-        for block in range(blocks):
-            for name, app in apps.items():
+    hub = set_up(folder)
+    apps = {name: folder / f"app{number}" for number, name in enumerate([*ALONE, OURS])}
+    for name, imports in ALONE.items():
+        write_alone(apps[name], imports)
+        stamp(apps[name], "app")
+    tacit(folder, "hub", "app", str(apps[OURS]), "--hub", str(hub.folder))
+    stamp(apps[OURS], "tacit_app")
+    settings = dict.fromkeys(apps, f"rounds={rounds + 2}")
+    settings[OURS] = f'config="{write_config(folder, rounds + 2)}"'
+    found: dict[str, list[Times]] = defaultdict(list)
+    for block in range(blocks):
+        for name, app in apps.items():
+            with with_tacit(hub) if name == OURS else with_flower(hub):
                 found[name] += play(hub, app, settings[name])
-                print(f"block {block + 1} of {blocks}, {name}: {whole(found[name]):.1f} s a round so far", flush=True)
-        return found
+            print(f"block {block + 1} of {blocks}, {name}: {whole(found[name]):.1f} s a round so far", flush=True)
+    return found
 
 
 def show(found: dict[str, list[Times]]) -> None:

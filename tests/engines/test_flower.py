@@ -1,7 +1,9 @@
 """Flower: the same bits as the local engine through its apps, messages and records, and what happens without a node."""
 
+import inspect
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +25,7 @@ flwr = pytest.importorskip("flwr", reason="Flower is not installed: pip install 
 from flwr.app import Context, RecordDict  # noqa: E402
 from flwr.clientapp import ClientApp  # noqa: E402
 from flwr.serverapp import ServerApp  # noqa: E402
+from flwr.supercore.inflatable import inflatable_utils  # noqa: E402
 
 from tacit.engines import flower  # noqa: E402
 from tacit.engines.flower import (  # noqa: E402
@@ -141,6 +144,37 @@ def test_a_site_that_refuses_is_left_out_with_its_reason(tmp_path: Path) -> None
     records = list(play(given, over(given, app)[0], Position(Memories(tmp_path, 1 << 30))))
     reasons = {reason for record in records for client, reason in record.skipped.items() if client == 0}
     assert reasons == {"refused: it has a class 'yeti'"}
+
+
+def test_parts_of_a_message_that_are_still_on_their_way_are_looked_for_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flower by itself waits for a second, then for two, then for four."""
+    looked: list[str] = []
+    slept: list[float] = []
+
+    def pull(id: str) -> bytes:
+        looked.append(id)
+        if len(looked) < 5:
+            raise inflatable_utils.ObjectUnavailableError(id)
+        return b"there"
+
+    class Clock(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            slept.append(timeout or 0)
+            return False
+
+    for name in ("pull_objects", "pull_and_inflate_object_from_tree"):
+        before = getattr(inflatable_utils, name).__kwdefaults__
+        monkeypatch.setattr(getattr(inflatable_utils, name), "__kwdefaults__", dict(before))
+    flower.look_often()
+    with monkeypatch.context() as patched:
+        patched.setattr(threading, "Event", Clock)
+        found = inflatable_utils.pull_objects(["a"], pull)
+    assert found == {"a": b"there"}
+    waits = [seconds for seconds in slept if seconds]
+    assert len(waits) == 4
+    assert max(waits) <= 1.2 * flower.LOOK
+    whole = inspect.signature(inflatable_utils.pull_and_inflate_object_from_tree)
+    assert whole.parameters["backoff_cap"].default == flower.LOOK
 
 
 def test_a_shelf_keeps_what_the_server_may_still_ask_for(tmp_path: Path) -> None:

@@ -26,10 +26,12 @@ SETTINGS = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "PYTHONUNBUFFERED": "1",
+}
+PACE = {  # of Flower's programs, which wait for longer and fetch less at once by themselves
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5",  # seconds; a process that starts before its message waits for longer
     "FLWR_PRIVATE_MAX_CONCURRENT_OBJ_PULLS": "8",  # every array is an object that is fetched by itself
     "FLWR_PRIVATE_MAX_CONCURRENT_OBJ_PUSHES": "8",
-    "PYTHONUNBUFFERED": "1",
 }
 
 
@@ -48,7 +50,7 @@ def environment(home: Path) -> dict[str, str]:
     Flower's programs look for each other; those in the folder's `bin` come before its own.
     """
     path = os.pathsep.join([str(home / "bin"), str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    return {**os.environ, **SETTINGS, "PATH": path, "FLWR_HOME": str(home)}
+    return {**os.environ, **SETTINGS, **PACE, "PATH": path, "FLWR_HOME": str(home)}
 
 
 class Program:

@@ -60,8 +60,10 @@ def main(door: Path) -> None:
 def _prepared() -> Callable[[], Any]:
     """Flower's program as a function, once it and all that a site works with are imported."""
     from tacit.deploy import apps
+    from tacit.engines.flower import look_often
 
     apps.client()
+    look_often()
     (found,) = entry_points(group="console_scripts", name=CLIENT)
     program: Callable[[], Any] = found.load()
     return program

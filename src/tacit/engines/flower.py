@@ -18,6 +18,7 @@ from typing import Any
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
+from flwr.supercore.inflatable import inflatable_utils
 
 from tacit.engines.inline import struck
 from tacit.engines.local import keep_freed_memory, one_thread
@@ -30,6 +31,7 @@ from tacit.learn import Score
 from tacit.params import Params
 
 RAW = "tacit.raw"  # how an array's bytes are to be read: one value after the other, little end first
+LOOK = 0.1  # seconds between two looks for a part of a message that is still on its way
 GRACE = 5.0  # seconds a reply may be on its way after a client's deadline
 GONE = {3: "could not be reached", 4: "did not answer in time", 5: "was gone"}  # Flower's codes for a lost message
 
@@ -118,14 +120,13 @@ class Post:
         answers: dict[int, Message | None] = dict.fromkeys(messages)
         ids = self.grid.push_messages(list(messages.values())) if messages else []
         waiting = {id: key for id, key in zip(ids, messages, strict=True) if id}
-        until, pause = None if timeout is None else time.monotonic() + timeout, 0.02
-        while waiting and (until is None or time.monotonic() < until):
+        began = time.monotonic()
+        while waiting and (timeout is None or time.monotonic() < began + timeout):
             for answer in self.grid.pull_messages(list(waiting)):
                 answers[waiting.pop(answer.metadata.reply_to_message_id)] = answer
             if waiting and not self._alive():
                 raise TacitError("Flower's simulation ended before its time: see what it said above, then resume")
-            time.sleep(pause if waiting else 0)
-            pause = min(pause * 1.5, 1.0)
+            time.sleep(min(0.02 + (time.monotonic() - began) / 20, 1.0) if waiting else 0)
         return answers
 
 
@@ -250,12 +251,23 @@ class Roster:
         return Place(owner or f"node {node}", f"it calls itself {place.name} and has {whose}")
 
 
+def look_often() -> None:
+    """Have Flower look for the parts of a message sooner than after a second, then two, then four.
+
+    A message is known before its arrays are there, so that whoever is quick to start would wait the longest.
+    """
+    for name in ("pull_objects", "pull_and_inflate_object_from_tree"):
+        defaults = getattr(inflatable_utils, name).__kwdefaults__
+        defaults["initial_backoff"] = defaults["backoff_cap"] = LOOK
+
+
 def server_app(main: Callable[[Post, Mapping[str, Any]], None]) -> ServerApp:
     """The app of a hub: `main` gets the way to the nodes and the settings that the run was started with."""
     app = ServerApp()
 
     @app.main()
     def begin(grid: Grid, context: Context) -> None:
+        look_often()
         main(Post(grid), context.run_config)
 
     return app
@@ -291,8 +303,8 @@ class SimulationCourier(FlowerCourier):
         grid = grids.get()
         if isinstance(grid, BaseException):
             raise TacitError(f"Flower's simulation could not start: {grid}; mend that, or use --engine local") from grid
-        while len(list(grid.get_node_ids())) < job.federation.clients and not self._ended.wait(0.02):
-            pass  # the grid is there before its nodes are
+        while len(list(grid.get_node_ids())) < job.federation.clients and not self._ended.is_set():
+            time.sleep(0.02)  # the grid is there before its nodes are
         names = {str(client): client for client in range(job.federation.clients)}
         super().__init__(job, Roster(Post(grid, lambda: not self._ended.is_set()), about, names))
 
