@@ -11,6 +11,7 @@ evaluation and logs. `state`, `memory`, `down` and `up` are frozen dataclasses o
 else persists. A method object holds hyper-parameters only.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Generic, Literal, Protocol, TypeVar
@@ -58,7 +59,7 @@ class Training:
 
 
 @dataclass(frozen=True)
-class Holder:
+class Holder(ABC):
     """What clients and server have in common: a round, a network, settings, and named randomness."""
 
     round: int
@@ -70,13 +71,13 @@ class Holder:
     device: torch.device
 
     @property
+    @abstractmethod
     def samples(self) -> Samples:
         """The samples this holder may train on."""
-        raise NotImplementedError
 
+    @abstractmethod
     def stream(self, use: str) -> torch.Generator:
         """This holder's random stream for one use in this round."""
-        raise NotImplementedError
 
     def initial(self) -> Params:
         """The weights that every method starts from with this seed."""
@@ -151,8 +152,8 @@ class Needs:
     fresh_momentum: bool = False  # clients do not keep their optimizer's momentum
     steady_data: bool = False  # clients hold the same samples in every round
     averaged_buffers: bool = False  # BatchNorm statistics are averaged like weights
-    images: bool = False  # inputs that can be mixed, which characters can not
-    simulation: bool = False  # clients whose samples may be shown to others
+    images: bool = False  # inputs can be mixed, which characters can not
+    simulation: bool = False  # clients' samples may be shown to others
 
 
 class Method(Protocol[State, Memory, Down, Up]):

@@ -100,16 +100,20 @@ def _holding(report: "Report") -> list[str]:
 
 
 def _show_round(each: "Round", when: str, console: Console) -> None:
+    from tacit.display import human_bytes
+
     for title, sent in ((f"Leaves in {when}", each.up), (f"Comes in {when}", each.down)):
-        size = f": {_bytes(sent.size)}" if sent else ": nothing in the rehearsal"
+        size = f": {human_bytes(sent.size)}" if sent else ": nothing in the rehearsal"
         _say(f"\n{title}{size}", console, "bold")
         if sent is not None:
             _show_sent(sent, console)
     if each.memory is not None:
-        _say(f"\nStays here: {_bytes(each.memory)} of memory between rounds", console, "bold")
+        _say(f"\nStays here: {human_bytes(each.memory)} of memory between rounds", console, "bold")
 
 
 def _show_sent(sent: "Sent", console: Console) -> None:
+    from tacit.display import human_bytes
+
     for words in sent.about:
         console.print(Padding(escape(words), (0, 0, 0, 2)), highlight=False, style="dim")
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
@@ -117,7 +121,7 @@ def _show_sent(sent: "Sent", console: Console) -> None:
     table.add_column()
     table.add_column(justify="right", no_wrap=True)
     for item in sent.items:
-        table.add_row(escape(f"  {item.name}"), escape(_form(item)), _bytes(item.size) if item.size else "")
+        table.add_row(escape(f"  {item.name}"), escape(_form(item)), human_bytes(item.size) if item.size else "")
     console.print(table, highlight=False)
 
 
@@ -146,13 +150,6 @@ def _never(report: "Report") -> list[str]:
 
 def _remembers(report: "Report") -> bool:
     return any(each.memory is not None for each in report.rounds)
-
-
-def _bytes(size: int) -> str:
-    for unit, scale in (("MB", 1e6), ("KB", 1e3)):
-        if size >= scale:
-            return f"{size / scale:,.1f} {unit}"
-    return f"{size} bytes"
 
 
 @app.command()

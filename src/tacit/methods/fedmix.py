@@ -5,6 +5,7 @@ all. A mean of M_k samples hides which of them had which feature; it does not hi
 knows M_k - 1 of them knows the last one.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
@@ -82,7 +83,7 @@ class FedMixMemory:
 
 
 @dataclass(frozen=True)
-class _MeanAugmented:
+class _MeanAugmented(ABC):
     """Algorithm 1: what the methods that mix with entries of a common pool share."""
 
     lam: Probability = 0.1  # λ: share of the mean
@@ -154,9 +155,9 @@ class _MeanAugmented:
         x, y = (torch.stack([part[row].float().mean(dim=0) for row in rows]) for part in (data.x, hot))
         return Means(x, y, torch.tensor([len(row) for row in rows]))
 
+    @abstractmethod
     def _size(self, samples: int) -> int:
         """M_k of a client with so many labeled samples; 0 where it sends nothing."""
-        raise NotImplementedError
 
     def _news(self, server: ServerContext, state: FedMixState) -> Mapping[int, Means]:
         """All means, to those who have not got these yet."""
