@@ -153,7 +153,7 @@ def test_parts_of_a_message_that_are_still_on_their_way_are_looked_for_often(mon
 
     def pull(id: str) -> bytes:
         looked.append(id)
-        if len(looked) < 5:
+        if len(looked) <= 1000:
             raise inflatable_utils.ObjectUnavailableError(id)
         return b"there"
 
@@ -171,7 +171,7 @@ def test_parts_of_a_message_that_are_still_on_their_way_are_looked_for_often(mon
         found = inflatable_utils.pull_objects(["a"], pull)
     assert found == {"a": b"there"}
     waits = [seconds for seconds in slept if seconds]
-    assert len(waits) == 4
+    assert len(waits) == 1000  # a large model on a slow line takes its time
     assert max(waits) <= 1.2 * flower.LOOK
     whole = inspect.signature(inflatable_utils.pull_and_inflate_object_from_tree)
     assert whole.parameters["backoff_cap"].default == flower.LOOK

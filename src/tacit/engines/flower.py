@@ -254,11 +254,12 @@ class Roster:
 def look_often() -> None:
     """Have Flower look for the parts of a message sooner than after a second, then two, then four.
 
-    A message is known before its arrays are there, so that whoever is quick to start would wait the longest.
+    A message is known before its arrays are there, so that whoever is quick to start would wait the longest. Flower
+    gives up after as many looks as fill an hour at its own pace; what bounds these is its time limit of two hours.
     """
     for name in ("pull_objects", "pull_and_inflate_object_from_tree"):
         defaults = getattr(inflatable_utils, name).__kwdefaults__
-        defaults["initial_backoff"] = defaults["backoff_cap"] = LOOK
+        defaults |= {"initial_backoff": LOOK, "backoff_cap": LOOK, "max_tries_per_object": None}
 
 
 def server_app(main: Callable[[Post, Mapping[str, Any]], None]) -> ServerApp:
