@@ -5,7 +5,7 @@ PIP    := -m pip --disable-pip-version-check -qq install -c constraints.txt
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check docs bench bench-peers tables clean
+.PHONY: help demo test check docs bench bench-peers ratios tables clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ bench: .venv/.installed-run ## measure speed: rounds, growing numbers of clients
 
 bench-peers: .venv-peers/.installed ## the same workload on pfl-research and Flower, in a second environment
 	@$(PEERS) benchmarks/speed.py w1 --peers
+
+ratios: .venv/.installed-dev .venv-peers/.installed ## all of these and a round on Flower; fill the docs with what came out
+	@$(PY) benchmarks/ratios.py
 
 tables: .venv/.installed-dev ## fill the tables in the docs from benchmarks/results and from the methods
 	@.venv/bin/tacit bench docs README.md docs

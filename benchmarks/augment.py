@@ -155,7 +155,7 @@ def main() -> None:
     for name, found in times.items():
         print(f"{name:38} {found:7.1f} µs per image")
     alone = [times[f"{name}, RandAugment(2) + cutout alone"] for name in ("pillow", "ours")]
-    print(f"RandAugment(2) + cutout alone: ratio={alone[0] / alone[1]:.2f}")
+    print(f"augment, RandAugment(2) + cutout alone ratio={alone[0] / alone[1]:.2f}")
     print(f"augment ratio={times['pillow'] / times['ours']:.2f}")
 
 

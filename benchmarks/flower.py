@@ -311,7 +311,7 @@ def show(found: dict[str, list[Times]]) -> None:
     seconds = {name: whole(rounds) for name, rounds in found.items()}
     line("all", seconds.values())
     line("of a client's process on the processor", (median(times[0] for times in each) for each in found.values()))
-    print(f"flower, with torch imported: ratio={seconds[OURS] / seconds['Flower + torch']:.2f}")
+    print(f"flower, which imports torch ratio={seconds[OURS] / seconds['Flower + torch']:.2f}")
     print(f"flower ratio={seconds[OURS] / seconds['Flower']:.2f}")
 
 

@@ -93,3 +93,12 @@ def test_the_readme_says_of_every_method_what_was_reached() -> None:
     )
     assert f"reach {alone[0]} at the clients and {alone[1]} at the server" in text
     assert f"all labels {bounds[0]}\nand {bounds[1]}" in text
+
+
+def test_every_ratio_in_the_pages_is_one_that_was_printed() -> None:
+    printed = json.loads((ROOT / "benchmarks" / "results" / "ratios.json").read_text(encoding="utf-8"))
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    quoted = [re.findall(r"`(\w[^=`\n]*?) ratio=([^`\n]*)`", page.read_text(encoding="utf-8")) for page in pages]
+    assert dict(quoted[0]) == printed, "the README has them all"
+    for found in quoted:
+        assert dict(found).items() <= printed.items()
