@@ -4,7 +4,7 @@ import inspect
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from tests.engines import farm
 
 flwr = pytest.importorskip("flwr", reason="Flower is not installed: pip install tacit[flower]")
 
-from flwr.app import Context, RecordDict  # noqa: E402
+from flwr.app import ConfigRecord, Context, Message, RecordDict  # noqa: E402
 from flwr.clientapp import ClientApp  # noqa: E402
 from flwr.serverapp import ServerApp  # noqa: E402
 from flwr.supercore.inflatable import inflatable_utils  # noqa: E402
@@ -146,6 +146,59 @@ def test_a_site_that_refuses_is_left_out_with_its_reason(tmp_path: Path) -> None
     assert reasons == {"refused: it has a class 'yeti'"}
 
 
+def test_a_site_that_refused_is_asked_again_since_it_may_have_been_mended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = replace(contract.build_job("fedavg", "client"), cohort=4)
+    asked: list[int] = []
+
+    def introduce(about: Mapping[str, str], node: Mapping[str, Any]) -> Place:
+        asked.append(node["partition-id"])
+        return Place(str(node["partition-id"]), "" if node["partition-id"] or asked.count(0) > 1 else "it has no data")
+
+    courier, _ = over(given, client_app(lambda about, node, client: Desk(given), introduce))
+    rounds = play(given, courier, Position(Memories(tmp_path, 1 << 30)))
+    assert next(rounds).skipped == {0: "refused: it has no data"}
+    assert asked.count(0) == 1
+    monkeypatch.setattr(flower, "AGAIN", 0.0)
+    assert next(rounds).skipped == {}
+    assert next(rounds).skipped == {}
+    assert asked.count(0) == 2
+    assert asked.count(1) == 1
+
+
+@pytest.mark.parametrize("spoiled", ["reply", "up", "up.tree", "metrics"])
+def test_a_reply_that_can_not_be_read_costs_its_site_the_round(spoiled: str, tmp_path: Path) -> None:
+    given = replace(contract.build_job("fedavg", "client"), cohort=4)
+    app = simulated(lambda about: given)
+
+    class Spoiling(ClientApp):
+        def __call__(self, message: Message, context: Context) -> Message:
+            answer = app(message, context)
+            if message.metadata.message_type == "train" and context.node_config["partition-id"] == 0:
+                del answer.content[spoiled]
+            return answer
+
+    courier, _ = over(given, Spoiling())
+    first = next(play(given, courier, Position(Memories(tmp_path, 1 << 30))))
+    assert list(first.skipped) == [0]
+    assert "can not be read: see that it has the same version of Tacit" in first.skipped[0]
+    assert first.clients == given.federation.clients - 1
+
+
+def test_a_node_that_says_something_else_is_named() -> None:
+    app = ClientApp()
+
+    @app.query()
+    def who(message: Message, context: Context) -> Message:
+        return Message(RecordDict({"place": ConfigRecord({"title": "none of ours"})}), reply_to=message)
+
+    grid = DirectGrid(app, [{"partition-id": 0}])
+    roster = Roster(Post(grid), {}, {"0": 0})
+    assert roster.places() == {}
+    assert "the same version of Tacit" in roster.failures[100]
+
+
 def test_parts_of_a_message_that_are_still_on_their_way_are_looked_for_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Flower by itself waits for a second, then for two, then for four."""
     looked: list[str] = []
@@ -214,6 +267,43 @@ def test_the_simulation_begins_once_its_nodes_are_there(tmp_path: Path, monkeypa
     finally:
         courier.close()
     assert not any(record.skipped for record in records)
+
+
+def test_with_a_deadline_the_simulation_asks_as_many_as_can_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A deadline counts from the time when a message is sent."""
+    pytest.importorskip("ray", reason="Ray is not installed: pip install tacit[flower]")
+    given = replace(contract.build_job("fedavg", "client"), deadline=60.0, cohort=4)
+    pushed: list[int] = []
+
+    class Counting(DirectGrid):
+        def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+            waiting = list(messages)
+            pushed.append(sum(message.metadata.message_type == "train" for message in waiting))
+            return super().push_messages(waiting)
+
+    def simulate(server: ServerApp, app: ClientApp, nodes: int, backend: dict[str, Any]) -> None:
+        grid = Counting(app, [{"partition-id": client} for client in range(nodes)])
+        server(grid, Context(1, 0, {}, RecordDict(), {}))
+
+    monkeypatch.setattr(flower, "_simulate", simulate)
+    monkeypatch.setattr(flower, "_cores", lambda: 3)
+    courier = SimulationCourier(given, simulated(lambda about: given), {}, 1, None)
+    try:
+        found = played(given, courier, tmp_path)
+    finally:
+        courier.close()
+    assert [count for count in pushed if count] == [3, 1] * given.rounds
+    assert found[0] == played(given, InlineCourier(given), tmp_path / "inline")[0]
+
+
+def test_a_simulation_that_does_not_begin_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray", reason="Ray is not installed: pip install tacit[flower]")
+    given = contract.build_job("fedavg", "client")
+    monkeypatch.setattr(flower, "_simulate", lambda *_: None)
+    with pytest.raises(TacitError, match="could not start: it ended before it began"):
+        SimulationCourier(given, simulated(lambda about: given), {}, 1, None)
 
 
 @pytest.mark.slow

@@ -2,7 +2,7 @@
 
 All that concerns Flower is in this file. The loop is that of every engine; here its parcels become Flower's
 messages: a record of orders, and the method's own message as an ArrayRecord of named arrays with a ConfigRecord that
-describes the tree. A node is a client by the name it gives itself, never by its id, which is new in every run.
+describes the tree. A node is a client by the name it gives itself, never by its id, which may be new in every run.
 """
 
 import logging
@@ -33,6 +33,8 @@ from tacit.params import Params
 RAW = "tacit.raw"  # how an array's bytes are to be read: one value after the other, little end first
 LOOK = 0.1  # seconds between two looks for a part of a message that is still on its way
 GRACE = 5.0  # seconds a reply may be on its way after a client's deadline
+AGAIN = 60.0  # seconds after which a node that refused is asked once more, since it may have been mended
+STRANGE = "sent what can not be read: see that it has the same version of Tacit"
 GONE = {3: "could not be reached", 4: "did not answer in time", 5: "was gone"}  # Flower's codes for a lost message
 
 About = Mapping[str, str]  # what a client is told about the federation in every message, beside its orders
@@ -179,12 +181,18 @@ class FlowerCourier:
             return Absent(f"took longer than {self._job.deadline} s", bytes_down=sent)
         if answer.has_error():
             return Absent(_lost(answer), bytes_down=sent)
-        reply: Any = answer.content["reply"]
+        try:
+            return self._opened(answer.content, sent)
+        except (KeyError, TypeError, ValueError) as error:
+            return Absent(f"{STRANGE} ({type(error).__name__}: {error})", bytes_down=sent)
+
+    def _opened(self, content: RecordDict, sent: int) -> Arrived | Absent:
+        reply: Any = content["reply"]
         if reply["failed"]:
             return Absent(reply["failed"], reply["detail"], sent)
-        parts = _parts(answer.content, "up") if reply["sends"] else None
+        parts = _parts(content, "up") if reply["sends"] else None
         up = None if parts is None else self._job.codec.put_together(parts, self._job.device)
-        metrics: Any = answer.content["metrics"]
+        metrics: Any = content["metrics"]
         memory = reply["memory"] if reply["remembers"] else None
         return Arrived(up, memory, dict(metrics), sent, len(parts) if parts else 0)
 
@@ -195,7 +203,7 @@ def _lost(answer: Message) -> str:
 
 
 class Roster:
-    """Which node is which client: nodes are asked for their names once, when they are first seen."""
+    """Which node is which client: nodes are asked when they are first seen, and again if they refused."""
 
     def __init__(
         self,
@@ -213,6 +221,7 @@ class Roster:
         self.post, self.about, self._clients, self._patience = post, about, clients, patience
         self._owners = owners
         self._seen: dict[int, Place] = {}  # by node
+        self._refused: dict[int, float] = {}  # nodes that refused, and when
         self.failures: dict[int, str] = {}  # nodes that could not say who they are, and why
 
     def expect(self, clients: Mapping[str, int]) -> None:
@@ -232,16 +241,29 @@ class Roster:
         """What every node that is there says of itself."""
         there = set(self.post.grid.get_node_ids())
         record = RecordDict({"about": ConfigRecord({**self.about})})
-        new = sorted(there - self._seen.keys())
+        again = {node for node, when in self._refused.items() if time.monotonic() >= when + AGAIN}
+        new = sorted(there - self._seen.keys() | there & again)
         strangers = {node: Message(record, node, "query", ttl=self._patience) for node in new}
         for node, answer in self.post.ask(strangers, self._patience).items():
-            if answer is not None and not answer.has_error():
-                said: Any = answer.content["place"]
-                self._seen[node] = self._vouched(node, Place(**said))
-                self.failures.pop(node, None)
-            else:
-                self.failures[node] = "did not answer in time" if answer is None else _lost(answer)
+            self._note(node, answer)
         return {node: place for node, place in self._seen.items() if node in there}
+
+    def _note(self, node: int, answer: Message | None) -> None:
+        """Keep what a node says of itself, or why nothing is known."""
+        if answer is None or answer.has_error():
+            self.failures[node] = "did not answer in time" if answer is None else _lost(answer)
+            return
+        try:
+            said: Any = answer.content["place"]
+            place = self._vouched(node, Place(**said))
+        except (KeyError, TypeError):
+            self.failures[node] = STRANGE
+            return
+        self._seen[node] = place
+        self.failures.pop(node, None)
+        self._refused.pop(node, None)
+        if place.refusal:
+            self._refused[node] = time.monotonic()
 
     def _vouched(self, node: int, place: Place) -> Place:
         owner = place.name if self._owners is None else self._owners.get(node)
@@ -297,17 +319,29 @@ class SimulationCourier(FlowerCourier):
             except BaseException as error:
                 grids.put(error)
             finally:
+                grids.put(RuntimeError("it ended before it began"))  # which nobody takes once there was a grid
                 self._ended.set()
 
         self._thread = threading.Thread(target=play, name="Flower's simulation", daemon=True)
         self._thread.start()
         grid = grids.get()
         if isinstance(grid, BaseException):
+            self.close()
             raise TacitError(f"Flower's simulation could not start: {grid}; mend that, or use --engine local") from grid
         while len(list(grid.get_node_ids())) < job.federation.clients and not self._ended.is_set():
             time.sleep(0.02)  # the grid is there before its nodes are
         names = {str(client): client for client in range(job.federation.clients)}
         super().__init__(job, Roster(Post(grid, lambda: not self._ended.is_set()), about, names))
+
+    def exchange(self, round: int, parcels: Mapping[int, Parcel]) -> Mapping[int, Arrived | Absent]:
+        """Every client's outcome; a deadline counts from a client's start, so then none is asked before it can work."""
+        if self._job.deadline is None:
+            return super().exchange(round, parcels)
+        clients, cores, outcomes = list(parcels), _cores(), dict[int, Arrived | Absent]()
+        for first in range(0, len(clients), cores):
+            some = {client: parcels[client] for client in clients[first : first + cores]}
+            outcomes |= super().exchange(round, some)
+        return outcomes
 
     def close(self) -> None:
         """End the simulation and the Ray that was started for it."""
@@ -316,6 +350,14 @@ class SimulationCourier(FlowerCourier):
         self._closing.set()
         self._thread.join()
         ray.shutdown()
+
+
+def _cores() -> int:
+    """How many clients can work at once."""
+    import ray
+
+    resources: Callable[[], Mapping[str, float]] = ray.cluster_resources
+    return max(int(resources().get("CPU", 1)), 1)
 
 
 def _simulate(server: ServerApp, app: ClientApp, nodes: int, backend: dict[str, Any]) -> None:
