@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 import tacit
+from tacit import config as configs
+from tacit import demo
 from tacit.params import equal
 
 ROOT = Path(__file__).parent.parent
@@ -54,8 +56,17 @@ def test_the_readme_shows_a_whole_method_of_fewer_than_forty_lines() -> None:
     assert sum(1 for line in code.splitlines() if line.strip()) < 40
 
 
-def test_the_readme_cites_the_version_that_this_is() -> None:
-    assert f"version = {{{tacit.__version__}}}" in (ROOT / "README.md").read_text(encoding="utf-8")
+def test_the_readme_cites_and_installs_the_version_that_this_is() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"version = {{{tacit.__version__}}}" in text
+    assert set(re.findall(r"tacit-(\S+)-py3-none-any", text)) == {tacit.__version__}
+
+
+def test_the_demo_has_the_settings_of_the_example() -> None:
+    """So that who has no clone can use the config of its run."""
+    example = configs.read(ROOT / "examples" / "fashion-small.toml")
+    wanted = configs.from_options({"method": "fedavg+fixmatch"}, example)
+    assert configs.from_options(demo.COMMON | demo.ROWS["fedavg+fixmatch"]) == wanted
 
 
 ROWS = {  # of benchmarks/families.toml, for a line of the README's table that begins so

@@ -1,6 +1,5 @@
 """What a person sees while rounds are played: a live bar, plain lines, JSON lines, or nothing."""
 
-import time
 from collections.abc import Iterator
 from typing import Literal
 
@@ -50,16 +49,13 @@ def _live(experiment: Experiment, console: Console, label: str) -> None:
 
 
 def _lines(experiment: Experiment, console: Console, label: str) -> None:
-    """A line per round, thinned out to about one a second."""
-    prefix, last = f"{label}  " if label else "", 0.0
-    rounds = experiment.job.rounds
+    """A line per round."""
+    prefix, rounds = f"{label}  " if label else "", experiment.job.rounds
     for record, traffic in _with_traffic(experiment):
         for client, reason in record.skipped.items():
             without = f"{prefix}round {record.round + 1}: without client {client} ({reason})"
             console.print(without, highlight=False, markup=False)
-        if time.monotonic() - last > 1 or record.round + 1 == rounds:
-            last = time.monotonic()
-            console.print(prefix + round_line(record, rounds, traffic), highlight=False, markup=False, soft_wrap=True)
+        console.print(prefix + round_line(record, rounds, traffic), highlight=False, markup=False, soft_wrap=True)
 
 
 def _with_traffic(experiment: Experiment) -> Iterator[tuple[Record, int]]:
