@@ -15,7 +15,7 @@ from tacit.random import Streams
 def build_data(config: Config) -> tuple[Source, scenario.Split]:
     """The samples a config names, and who holds which of them."""
     data, streams = config.data, Streams(config.seed)
-    source = scenario.pooled(sources.load(data.name, data.size), data, streams)
+    source = scenario.pooled(sources.load(data.name, data.size, data.bits), data, streams)
     if data.clients > len(source.y) and not data.at_sites:
         raise TacitError(f"{data.clients} clients can not share {len(source.y)} samples: lower --clients")
     groups = None if source.groups is None else source.groups.numpy()
