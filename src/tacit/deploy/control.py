@@ -105,7 +105,13 @@ def _register(folder: HubFolder, name: str) -> int:
 
 def _json(text: str) -> dict[str, object]:
     """The JSON at the end of what one of Flower's programs says; it may say other things first."""
-    found: dict[str, object] = json.loads(text[text.index("{") :])
+    try:
+        found: dict[str, object] = json.loads(text[text.index("{") :])
+    except ValueError as error:
+        said = programs.last_words(text) or "nothing"
+        raise TacitError(
+            f"Flower's answer is not understood ({said}): install the version that tacit[flower] asks for"
+        ) from error
     return found
 
 

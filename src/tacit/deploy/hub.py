@@ -24,7 +24,7 @@ from tacit.engines.memory import write_durably
 from tacit.errors import TacitError
 from tacit.experiment import Experiment
 from tacit.folders import fresh
-from tacit.prepare import build_data
+from tacit.prepare import build_data, refuse_missing_labels
 
 LOOK = 1.0  # seconds between two looks at who has joined
 PATIENCE = 120.0  # seconds a node may take to say who it is
@@ -99,15 +99,26 @@ def play(folder: HubFolder, run: Path, post: Post) -> None:
     told = about(experiment.config, Description.of(experiment.job.federation), id)
     roster = Roster(post, told, {}, PATIENCE, None if folder.hub.insecure else folder.nodes())
     names = gather(roster, known.names if known else folder.sites, experiment.config, folder.hub.join_seconds, say)
+    refuse_without_labels(experiment, names, roster)
+    sites = Sites(id, names)
     if not known:
-        Sites(id, names).write(run)
-    roster.expect({name: number for number, name in enumerate(names)})
+        sites.write(run)
+    roster.expect(sites.numbers)
     total = experiment.traffic()
     for record in experiment.rounds(FlowerCourier(experiment.job, roster)):
         total += record.bytes_up + record.bytes_down
         for client, reason in record.skipped.items():
             say(f"round {record.round + 1}: without {names[client]} ({reason})")
         say(f"{round_line(record, experiment.job.rounds, total)}  {record.clients} replied  {record.seconds:.0f} s")
+
+
+def refuse_without_labels(experiment: Experiment, names: list[str], roster: Roster) -> None:
+    """Refuse a run whose labels are at the sites when all of these are there and none has any."""
+    data = experiment.config.data
+    places = {place.name: place for place in roster.places().values()}
+    if data.at_sites and data.labels != "server" and places.keys() >= set(names):
+        labeled = any(places[name].labeled for name in names)  # a place that is refused brings none
+        refuse_missing_labels(experiment.config, experiment.job, labels_at_clients=labeled)
 
 
 def about(config: Config, description: Description, run: str) -> dict[str, str]:
