@@ -85,7 +85,7 @@ def refuse_missing_labels(config: Config, job: Job, *, labels_at_clients: bool) 
     sites = config.data.at_sites and config.data.labels != "server"
     if job.method.needs.client_labels and not labels_at_clients:
         choice = getattr(getattr(job.method, "objective", None), "labels_only", False)
-        other = ", or an objective that learns without labels, such as +fixmatch" if choice and not sites else ""
+        other = ", or an objective that learns without labels, such as +fixmatch" if choice else ""
         remedy = _LABEL_SITES if sites else f"set data.labels to client, some or all{other}"
         raise TacitError(f"{config.method_name} needs labels at the clients and these have none: {remedy}")
     if not labels_at_clients and not len(job.federation.server.labeled):

@@ -219,7 +219,7 @@ def hub_and_sites(folder: Path, labels: dict[str, list[int]], **options: Any) ->
     [
         (
             "fedavg+supervised",
-            "needs labels at the clients and these have none: label some samples at a site and resume$",
+            "needs labels at the clients .* none: label some samples at a site and resume$",
         ),
         ("fedavg+fixmatch", "nobody has a label: label some samples at a site and resume, or start a run with "),
     ],
