@@ -5,6 +5,7 @@ believed on the real one.
 """
 
 import ast
+import re
 import tomllib
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
@@ -205,6 +206,20 @@ def test_the_table_has_no_circle() -> None:
         TopologicalSorter({room: {p.split(".")[0] for p in places} for room, places in rooms.items()}).static_order()
     )
     assert set(order) == set(MAY_IMPORT)
+
+
+def unnamed_rooms(page: str) -> list[str]:
+    """Rooms and modules of rooms that a page about them says nothing of; those of other rooms speak for themselves."""
+    rooms = [name for name in MAY_IMPORT if not name.startswith("__")]
+    modules = [path.stem for room in ("engines", "deploy", "report", "bench") for path in (PACKAGE / room).glob("*.py")]
+    known = set(re.findall(r"`(\w+)/?`", page))
+    return sorted(name for name in (*rooms, *modules) if name not in known and name != "__init__")
+
+
+def test_the_page_about_rooms_names_all_of_them() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    assert unnamed_rooms(page) == []
+    assert unnamed_rooms(page.replace("`simulation`", "").replace("`units`", "")) == ["simulation", "units"]
 
 
 def test_the_package_is_found() -> None:

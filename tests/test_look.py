@@ -287,7 +287,7 @@ def test_text_is_shown_as_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     codes = np.random.default_rng(0).integers(0, len(alphabet), (400, 90)).astype(np.uint8)
     pair = codes, codes[:, 0].astype(np.int64)
     source = text_source("plays", pair, pair, alphabet, np.arange(400) % 4)
-    monkeypatch.setattr("tacit.data.sources.load", lambda name, size: source)
+    monkeypatch.setattr("tacit.data.sources.load", lambda name, size, bits: source)
     text = shown(tmp_path, labels="all", clients=2)
     said = "800 windows of 90 characters (400 for training, 400 for testing), 29 classes: what follows."
     assert said in joined(text)

@@ -7,6 +7,7 @@ model.safetensors  the final model
 checkpoint/        how far the run got
 errors.log         tracebacks of clients that failed, if any did
 tensorboard/       event files, if asked for
+mlflow.json        which of MLflow's runs it is, if asked for
 """
 
 import fcntl
@@ -14,6 +15,7 @@ import json
 import math
 import os
 import shutil
+import time
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -39,6 +41,8 @@ from tacit.errors import TacitError
 from tacit.params import Params
 from tacit.prepare import build_job
 from tacit.simulation import cluster, simulation
+
+PAUSES = (0.01, 0.1, 0.2, 0.7)  # seconds between attempts at a run that another process has
 
 
 @dataclass(frozen=True)
@@ -294,10 +298,24 @@ def _open_log(path: Path, length: int) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[IO[bytes]]:
-    """Keep a second process out of the same run."""
+    """Keep a second process out of the same run; one that only looks whether it is played is gone in a moment."""
+    with (folder / "config.toml").open("rb") as file:
+        for pause in (*PAUSES, None):
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                if pause is None:
+                    raise TacitError(f"another process is running {folder}: wait for it, or stop it first") from None
+                time.sleep(pause)
+        yield file
+
+
+def being_played(folder: Path) -> bool:
+    """Whether some process has the run; shared, so that two who look do not take each other for it."""
     with (folder / "config.toml").open("rb") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
-            raise TacitError(f"another process is running {folder}: wait for it, or stop it first") from None
-        yield file
+            return True
+    return False

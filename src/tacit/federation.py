@@ -94,6 +94,7 @@ class Federation:
     views: Views
     truth: Tensor | None = field(default=None, repr=False)
     arrivals: Arrivals | None = field(default=None, repr=False)
+    bits: int | None = None  # of 16 that deep grey images use, for who is to read others alike; None: nobody knows
 
     @property
     def clients(self) -> int:

@@ -11,11 +11,13 @@ from tacit.errors import TacitError
 from tacit.federation import Federation
 from tacit.random import Streams
 
+_LABEL_SITES = "label some samples at a site and resume"
+
 
 def build_data(config: Config) -> tuple[Source, scenario.Split]:
     """The samples a config names, and who holds which of them."""
     data, streams = config.data, Streams(config.seed)
-    source = scenario.pooled(sources.load(data.name, data.size), data, streams)
+    source = scenario.pooled(sources.load(data.name, data.size, data.bits), data, streams)
     if data.clients > len(source.y) and not data.at_sites:
         raise TacitError(f"{data.clients} clients can not share {len(source.y)} samples: lower --clients")
     groups = None if source.groups is None else source.groups.numpy()
@@ -80,15 +82,16 @@ def _refuse_unmet_needs(config: Config, job: Job) -> None:
 
 def refuse_missing_labels(config: Config, job: Job, *, labels_at_clients: bool) -> None:
     """Refuse a run without the labels it needs; where sites hold data of their own, once these have said what."""
-    name = config.method_name
+    sites = config.data.at_sites and config.data.labels != "server"
     if job.method.needs.client_labels and not labels_at_clients:
         choice = getattr(getattr(job.method, "objective", None), "labels_only", False)
         other = ", or an objective that learns without labels, such as +fixmatch" if choice else ""
-        raise TacitError(
-            f"{name} needs labels at the clients and these have none: set data.labels to client, some or all{other}"
-        )
+        remedy = _LABEL_SITES if sites else f"set data.labels to client, some or all{other}"
+        raise TacitError(f"{config.method_name} needs labels at the clients and these have none: {remedy}")
     if not labels_at_clients and not len(job.federation.server.labeled):
-        raise TacitError("nobody has a label: use --labels with --per-class, --n-labels or --label-fraction")
+        choices = f"{_LABEL_SITES}, or start a run with labels at the server"
+        remedy = choices if sites else "use --labels with --per-class, --n-labels or --label-fraction"
+        raise TacitError(f"nobody has a label: {remedy}")
 
 
 def _refuse_buffers(config: Config, job: Job) -> None:

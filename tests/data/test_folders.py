@@ -130,18 +130,37 @@ def test_modes(tmp_path: Path) -> None:
 )
 def test_deep_grey_is_scaled_by_the_bits_it_uses(tmp_path: Path, most: int, bits: int) -> None:
     path = save(tmp_path / "a.png", np.array([[0, most // 2, most]], dtype=np.uint16))
-    found, note = images.load([str(path)], images.open_file)
+    found, note, used = images.load([str(path)], images.open_file)
     white = 2**bits - 1
     assert found.reshape(-1).tolist() == [0, round(most // 2 * 255 / white), round(most * 255 / white)]
     assert note == f"Grey values of 16 bits were scaled from {bits} bits."
+    assert used == bits
 
 
 def test_deep_images_of_one_data_set_have_one_scale_and_others_are_left_alone(tmp_path: Path) -> None:
     arrays = [np.full((4, 4), value, dtype=np.uint16) for value in (200, 4000)]
     paths = [save(tmp_path / f"{n}.png", array) for n, array in enumerate(arrays)]
     paths.append(save(tmp_path / "plain.png", np.full((4, 4), 200, dtype=np.uint8)))
-    found, _ = images.load([str(path) for path in paths], images.open_file)
+    found = images.load([str(path) for path in paths], images.open_file)[0]
     assert found[:, 0, 0, 0].tolist() == [12, 249, 200]  # 200 and 4000 of 4095, and 200 of 255
+
+
+def test_bits_that_are_given_count_whatever_the_largest_value(tmp_path: Path) -> None:
+    dark = [str(save(tmp_path / "dark.png", np.full((4, 4), 900, dtype=np.uint16)))]
+    found, note, bits = images.load(dark, images.open_file, images.Scale(bits=12))
+    assert (found[0, 0, 0, 0], bits) == (56, 12)  # 900 of 4095
+    assert note == "Grey values of 16 bits were scaled from 12 bits."
+    plain = [str(save(tmp_path / "plain.png", np.full((4, 4), 200, dtype=np.uint8)))]
+    found, note, bits = images.load(plain, images.open_file, images.Scale(bits=12))
+    assert (found[0, 0, 0, 0], note, bits) == (200, "", None)
+
+
+def test_values_beyond_the_bits_that_are_given_are_refused(tmp_path: Path) -> None:
+    paths = [save(tmp_path / f"{most}.png", np.full((4, 4), most, dtype=np.uint16)) for most in (1023, 4000)]
+    assert images.load([str(paths[0])], images.open_file, images.Scale(bits=10))[0].max() == 255
+    remedy = r"4000.png has the grey value 4000, more than 11 bits hold: set data.bits = 12 in the config"
+    with pytest.raises(TacitError, match=remedy):
+        images.load([str(path) for path in paths], images.open_file, images.Scale(bits=11))
 
 
 def test_of_an_animation_the_first_frame_counts(tmp_path: Path) -> None:
@@ -164,7 +183,7 @@ def test_sizes(tmp_path: Path) -> None:
     small, wide, large = (save(tmp_path / f"{width}.png", pixels(8, width)) for width in (8, 128, 129))
 
     def shape(*paths: Path, size: int | None = None) -> tuple[int, ...]:
-        return images.load([str(path) for path in paths], images.open_file, size)[0].shape[2:]
+        return images.load([str(path) for path in paths], images.open_file, images.Scale(size))[0].shape[2:]
 
     assert shape(small, small) == (8, 8)
     assert shape(wide) == (8, 128)
@@ -178,7 +197,7 @@ def test_what_was_done_to_the_images_is_noted(tmp_path: Path) -> None:
     square, wide, large = (save(tmp_path / f"{w}.png", pixels(h, w)) for h, w in ((8, 8), (31, 40), (120, 149)))
 
     def note(*paths: Path, size: int | None = None) -> str:
-        return images.load([str(path) for path in paths], images.open_file, size)[1]
+        return images.load([str(path) for path in paths], images.open_file, images.Scale(size))[1]
 
     assert note(square, square) == note(square, size=8) == ""
     assert note(square, size=9) == "Images were resized from 8×8; data.size changes that."
@@ -189,7 +208,7 @@ def test_what_was_done_to_the_images_is_noted(tmp_path: Path) -> None:
 def test_the_middle_is_kept(tmp_path: Path) -> None:
     array = np.zeros((10, 30), dtype=np.uint8)
     array[:, 10:20] = 200
-    found, _ = images.load([str(save(tmp_path / "a.png", array))], images.open_file, 10)
+    found = images.load([str(save(tmp_path / "a.png", array))], images.open_file, images.Scale(10))[0]
     assert found.tolist() == [[[[200] * 10] * 10]]
 
 
@@ -199,11 +218,20 @@ def test_size_is_handed_on(tmp_path: Path) -> None:
     assert source.note == "Images were cut and resized from 8×9; data.size changes that."
 
 
+def test_bits_are_handed_on(tmp_path: Path) -> None:
+    for name in "cat", "dog":
+        for number in range(5):
+            save(tmp_path / f"labeled/{name}/{number}.png", np.full((4, 4), 900, dtype=np.uint16))
+    found, told = load(str(tmp_path)), load(str(tmp_path), bits=12)
+    assert (int(found.x[0, 0, 0, 0]), found.bits) == (224, 10)
+    assert (int(told.x[0, 0, 0, 0]), told.bits) == (56, 12)
+
+
 def test_the_order_is_that_of_the_names_whatever_the_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = [str(save(tmp_path / f"{n}.png", np.full((n % 7 + 1, 5), n, dtype=np.uint8))) for n in range(60)]
     for threads in (1, 4):
         monkeypatch.setattr(images, "THREADS", threads)
-        assert images.load(paths, images.open_file, 4)[0][:, 0, 0, 0].tolist() == list(range(60))
+        assert images.load(paths, images.open_file, images.Scale(4))[0][:, 0, 0, 0].tolist() == list(range(60))
 
 
 def text(path: Path) -> None:

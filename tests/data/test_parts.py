@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tacit.data.images import Scale
 from tacit.data.sources import load_part
 from tacit.errors import TacitError
 from tests.data.test_folders import pixels, save
@@ -58,7 +59,7 @@ def test_folders_may_lack_classes_and_labels(tmp_path: Path) -> None:
     one, two = (load_part(tmp_path / name, CLASSES) for name in ("a", "b"))
     assert (sorted(one.y.tolist()), one.y_test.tolist()) == ([-1, 0, 2], [1])
     assert (two.y.tolist(), len(two.y_test)) == ([-1], 0)
-    assert load_part(tmp_path / "a", CLASSES, 4).x.shape[2:] == (4, 4)
+    assert load_part(tmp_path / "a", CLASSES, Scale(4)).x.shape[2:] == (4, 4)
 
 
 def test_a_list_may_lack_classes_and_labels(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from PIL import Image
 
 from tacit import config as configs
 from tacit.config import Config
+from tacit.data import scenario
 from tacit.deploy.description import Description, federation_text
 from tacit.prepare import build_data
 from tests.engines.farm import images
@@ -42,7 +43,7 @@ def hub(folder: Path, **options: Any) -> Config:
 
 def describe(config: Config) -> Description:
     """As a hub does it."""
-    return Description.of(build_data(config)[0], config.data)
+    return Description.of(scenario.federation(*build_data(config), config.data))
 
 
 def site(folder: Path, name: str, **settings: Any) -> Path:

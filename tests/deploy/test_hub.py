@@ -14,18 +14,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tomli_w
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install tacit[flower]")
 
 from tacit import config as configs
+from tacit.data import sources
+from tacit.data.sources import Source
 from tacit.deploy import apps, control, hub, join, programs, setup
 from tacit.deploy.folder import HubFolder
 from tacit.deploy.settings import Hub, Site
-from tacit.engines.flower import Place, Roster
+from tacit.deploy.site import introduce, open_desk
+from tacit.engines.flower import Place, Post, Roster, client_app
 from tacit.errors import TacitError
+from tacit.experiment import Experiment
+from tests.deploy import places
 from tests.engines.farm import eventually, processes, write_images
+from tests.engines.grid import DirectGrid
 
 pytestmark = pytest.mark.flower
 
@@ -194,6 +201,72 @@ def test_sites_are_fixed_with_the_run(tmp_path: Path) -> None:
     hub.Sites("id", ["a", "b"]).write(tmp_path)
     assert hub.Sites.read(tmp_path) == hub.Sites("id", ["a", "b"])
     assert json.loads((tmp_path / "sites.json").read_text())["names"] == ["a", "b"]
+
+
+def hub_and_sites(folder: Path, labels: dict[str, list[int]], **options: Any) -> tuple[HubFolder, Path, Post]:
+    """A hub with a run, and a site in this process for each list of labels."""
+    made = HubFolder.create(folder / "hub", Hub(insecure=True, join_seconds=0.05))
+    config = places.hub(folder, **{"clients": len(labels), "labels": "client", "rounds": 1, **options})
+    Experiment.create(config, folder / "run")
+    x, _ = places.arrays(9)
+    sites = [places.site_with(folder, name, x=x[: len(y)], y=np.array(y)) for name, y in labels.items()]
+    grid = DirectGrid(client_app(open_desk, introduce), [{"site": str(site)} for site in sites])
+    return made, folder / "run", Post(grid)
+
+
+@pytest.mark.parametrize(
+    "method, reason",
+    [
+        (
+            "fedavg+supervised",
+            "needs labels at the clients .* none: label some samples at a site and resume$",
+        ),
+        ("fedavg+fixmatch", "nobody has a label: label some samples at a site and resume, or start a run with "),
+    ],
+)
+def test_a_run_without_a_label_at_any_site_is_refused(method: str, reason: str, tmp_path: Path) -> None:
+    made, run, post = hub_and_sites(tmp_path, {"a": [-1, -1], "b": [-1, -1, -1]}, method=method)
+    with pytest.raises(TacitError, match=reason):
+        hub.play(made, run, post)
+    assert not (run / "rounds.jsonl").exists()
+    assert hub.Sites.read(run) is None
+
+
+def test_labels_at_one_site_are_enough_and_the_data_is_loaded_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, run, post = hub_and_sites(tmp_path, {"b": [-1, -1], "a": [-1, 2, 0]}, method="fedavg+supervised")
+    loaded: list[str] = []
+
+    def load(name: str, *scale: int | None) -> Source:
+        loaded.append(name)
+        return real(name, *scale)
+
+    real = sources.load
+    monkeypatch.setattr(sources, "load", load)
+    hub.play(made, run, post)
+    assert len((run / "rounds.jsonl").read_text().splitlines()) == 1
+    assert loaded == [str(tmp_path / "hub.npz")]
+    sites = hub.Sites.read(run)
+    assert sites
+    assert sites.numbers == {"a": 0, "b": 1}
+
+
+def test_labels_are_not_judged_while_a_site_may_still_bring_some(tmp_path: Path) -> None:
+    experiment = Experiment.create(places.hub(tmp_path, method="fedavg+supervised", labels="client"), tmp_path / "run")
+    here: Any = Visitors([[Place("a", samples=3)]])
+    hub.refuse_without_labels(experiment, ["a", "b"], here)
+    with pytest.raises(TacitError, match="needs labels at the clients"):
+        hub.refuse_without_labels(experiment, ["a"], here)
+
+
+@pytest.mark.parametrize("said", ["", "no such command", "{half"])
+def test_an_answer_of_flower_that_is_not_understood_is_one_sentence(
+    said: str, folder: HubFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(programs, "call", lambda *_: said)
+    with pytest.raises(TacitError, match=re.escape(f"({said or 'nothing'}): install the version that tacit[flower]")):
+        control.connected(folder)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from tacit import config as configs
 from tacit.config import Config
@@ -142,6 +143,70 @@ def test_a_site_sees_its_images_as_the_hub_does(tmp_path: Path) -> None:
     assert job.federation.views == build_job(config)[0].federation.views
 
 
+def deep_folder(folder: Path, held: Mapping[str, int]) -> Path:
+    """Grey images of 16 bits in folders such as `labeled/cat`: two with the value 900 and one with that given."""
+    for place, most in held.items():
+        (folder / place).mkdir(parents=True)
+        for number, value in enumerate((900, 900, most)):
+            Image.fromarray(np.full((16, 16), value, dtype=np.uint16)).save(folder / place / f"{number}.png")
+    return folder
+
+
+def deep_hub(folder: Path, most: int, **options: Any) -> Config:
+    """A run of a hub whose images go up to a grey value."""
+    labeled = {f"{part}/{name}": most for part in ("labeled", "test") for name in places.NAMES}
+    data = str(deep_folder(folder / "hub", labeled))
+    given = {"data": data, "partition": "sites", "clients": 2, "labels": "client", "method": "fedavg+fixmatch"}
+    return configs.from_options(places.SMALL | given | options)
+
+
+def test_grey_values_of_16_bits_mean_the_same_at_every_site(tmp_path: Path) -> None:
+    config = deep_hub(tmp_path, 4000)
+    seen = [build_data(config)[0].x[0, 0, 0, 0]]
+    for name, most in {"a": 4000, "b": 1000}.items():
+        path = places.site(tmp_path, name, data="scans")
+        deep_folder(path.parent / "scans", {"labeled/cat": most})
+        seen.append(open_desk(about(config), {"site": str(path)}, 0).job.federation.client(0, 0).x[0, 0, 0, 0])
+    assert seen == [56, 56, 56]  # 900 of 4095, whatever a site's own largest value
+
+
+def test_a_site_whose_values_the_federations_bits_do_not_hold_is_refused(tmp_path: Path) -> None:
+    path = places.site(tmp_path, "a", data="scans")
+    deep_folder(path.parent / "scans", {"unlabeled": 4000})
+    dim = deep_hub(tmp_path / "dim", 1000)
+    said = introduce(about(dim), {"site": str(path)}).refusal
+    assert (
+        said
+        == "scans/unlabeled/2.png has the grey value 4000, more than 10 bits hold: set data.bits = 12 in the config"
+    )
+    assert not introduce(about(deep_hub(tmp_path / "deep", 1000, **{"data.bits": 12})), {"site": str(path)}).refusal
+
+
+def test_a_site_with_16_bits_where_the_hub_has_none_is_told_what_to_ask_for(tmp_path: Path) -> None:
+    path = places.site(tmp_path, "a", data="scans")
+    deep_folder(path.parent / "scans", {"unlabeled": 4000})
+    said = introduce(about(places.hub(tmp_path)), {"site": str(path)}).refusal
+    assert "set data.bits in the config at the hub; here 12 hold the largest value" in said
+    config = places.hub(tmp_path, **{"data.bits": 14})
+    job = open_desk(about(config), {"site": str(path)}, 0).job
+    assert job.federation.pool.x[:, 0, 0, 0].tolist() == [14, 14, 62]  # 900 and 4000 of 16383
+
+
+@pytest.mark.parametrize("kind", ["scans", "own.npz"])
+def test_grey_images_take_part_in_a_federation_of_colour(kind: str, tmp_path: Path) -> None:
+    x, y = places.arrays(60)
+    config = places.hub(tmp_path)
+    np.savez(tmp_path / "hub.npz", x=x[:12].repeat(3, 1), y=y[:12], x_test=x[12:].repeat(3, 1), y_test=y[12:])
+    path = places.site_with(tmp_path, "a", x=x[:9], y=y[:9], x_test=x[9:12], y_test=y[9:12])
+    places.site(tmp_path, "a", data=kind)
+    places.image_folder(path.parent / "scans", {"unlabeled": 5})
+    assert not introduce(about(config), {"site": str(path)}).refusal
+    federation = open_desk(about(config), {"site": str(path)}, 0).job.federation
+    own = federation.client(0, 0).x.numpy()
+    assert np.array_equal(own, x[: len(own)].repeat(3, 1))
+    assert federation.test.x.shape[1:] == (3, 16, 16)
+
+
 @pytest.mark.parametrize(
     "settings, options, message",
     [
@@ -152,7 +217,8 @@ def test_a_site_sees_its_images_as_the_hub_does(tmp_path: Path) -> None:
         ({"data": "many.npz"}, {}, "many.npz has a sample of class 3 and the federation's classes are 0 to 2"),
         ({"data": "none.npz"}, {}, "none.npz has 0 images"),
         ({"data": "list.csv"}, {}, "line 2 of list.csv names gone.png, where there is no file"),
-        ({"data": "rgb.npz"}, {}, "images in rgb.npz are 16×16 in colour and the federation's 16×16 grey"),
+        ({"data": "rgb.npz"}, {}, "16×16 in colour and the federation's 16×16 grey: save them as grey ones, or have"),
+        ({"data": "rgba.npz"}, {}, "are 16×16 of 4 channels and the federation's 16×16 grey: make them alike"),
     ],
 )
 def test_a_site_that_can_not_take_part_says_why(
@@ -162,6 +228,7 @@ def test_a_site_that_can_not_take_part_says_why(
     path = places.site(tmp_path, "a", **settings)
     x, y = places.arrays(6)
     held = {"own": (x, y), "many": (x, y + 1), "none": (x[:0], y[:0]), "rgb": (x.repeat(3, 1), y)}
+    held["rgba"] = x.repeat(4, 1), y
     for name, (pixels, labels) in held.items():
         np.savez(path.parent / f"{name}.npz", x=pixels, y=labels)
     (path.parent / "list.csv").write_text("path,label\ngone.png,\n", encoding="utf-8")

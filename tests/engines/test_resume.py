@@ -1,5 +1,6 @@
 """Killed at any moment, a run goes on from its last checkpoint and ends with the bits of one that was left alone."""
 
+import fcntl
 import json
 import os
 import random
@@ -23,7 +24,7 @@ from tacit import config as configs
 from tacit.engines import checkpoint
 from tacit.engines.wire import Codec
 from tacit.errors import TacitError
-from tacit.experiment import Experiment
+from tacit.experiment import Experiment, being_played
 from tests.engines import farm
 
 REAL = {
@@ -269,6 +270,19 @@ def test_a_second_player_in_the_same_process_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TacitError, match="another process is running"):
         next(Experiment.reopen(tmp_path / "run").rounds())
     assert len(list(rounds)) == 2
+
+
+def test_who_only_looks_keeps_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Experiment.create(configs.from_options(tiny(tmp_path)), tmp_path / "run")
+    with (run.folder / "config.toml").open("rb") as looks:
+        fcntl.flock(looks, fcntl.LOCK_SH)
+        assert not being_played(run.folder)  # another who looks is not taken for a player
+        monkeypatch.setattr(time, "sleep", lambda seconds: looks.close())
+        rounds = run.rounds()
+        next(rounds)
+    assert being_played(run.folder)
+    rounds.close()
+    assert not being_played(run.folder)
 
 
 def test_a_finished_run_is_only_reported(tmp_path: Path) -> None:

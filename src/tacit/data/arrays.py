@@ -37,6 +37,7 @@ class Source:
     shift: int | None = None  # pixels the weak view moves images by at most; an eighth of the side when not given
     groups: Tensor | None = field(default=None, repr=False)  # (n,) int64: who wrote or spoke each, numbered 0, 1, 2, …
     note: str = ""  # what its reader did to the images, in sentences
+    bits: int | None = None  # of the 16 that deep grey images were scaled from; None without such images
     text: bool = False  # x holds codes 0 … of the characters in `classes`, and y is the character that follows
 
 
@@ -50,10 +51,11 @@ def image_source(
     shift: int | None = None,
     groups: Labels | None = None,
     note: str = "",
+    bits: int | None = None,
 ) -> Source:
     """Images and labels as a `Source`, with the statistics of the training pixels."""
     mean, std = _statistics(train[0])
-    return Source(name, *_tensors(train, test), classes, mean, std, flip, shift, _grouped(groups), note)
+    return Source(name, *_tensors(train, test), classes, mean, std, flip, shift, _grouped(groups), note, bits)
 
 
 def text_source(name: str, train: Pair, test: Pair, alphabet: tuple[str, ...], groups: Labels) -> Source:

@@ -13,6 +13,7 @@ from PIL import Image
 
 from tacit.data import images
 from tacit.data.arrays import Labels, Source, hold_out, image_source
+from tacit.data.images import Scale
 from tacit.errors import TacitError
 from tacit.federation import UNLABELED
 
@@ -34,7 +35,7 @@ class _Item:
     line: int = 0  # in the manifest
 
 
-def from_folder(path: Path, size: int | None = None) -> Source:
+def from_folder(path: Path, scale: Scale) -> Source:
     """The images in `labeled/<class>/…`, `unlabeled/…` and, if it is there, `test/<class>/…`.
 
     Classes are sorted by name, or as numbers where all are. Without a folder `test`, 20 % of the labeled images become
@@ -51,10 +52,10 @@ def from_folder(path: Path, size: int | None = None) -> Source:
         test = [_Item(item.path, item.label, test=True) for item in _by_class(path / "test")]
         _check_folders(path, {item.label for item in items}, {item.label for item in test})
         items += test
-    return _source(path, items, size, "add a folder test with a folder for each class")
+    return _source(path, items, scale, "add a folder test with a folder for each class")
 
 
-def from_manifest(path: Path, size: int | None = None) -> Source:
+def from_manifest(path: Path, scale: Scale) -> Source:
     """The images a CSV file lists: columns `path` and `label`, and `split` and `group` if they are there.
 
     Paths are relative to the file; other columns are ignored. An empty label means unlabeled; split is train or test,
@@ -66,10 +67,10 @@ def from_manifest(path: Path, size: int | None = None) -> Source:
     for item in items:
         if item.test and item.label not in known:
             raise _line(path, item.line, f"has the label {item.label}, which no training row has: add such rows")
-    return _source(path, items, size, "add rows whose split is test")
+    return _source(path, items, scale, "add rows whose split is test")
 
 
-def part_of_folder(path: Path, classes: tuple[str, ...], size: int | None = None) -> Source:
+def part_of_folder(path: Path, classes: tuple[str, ...], scale: Scale) -> Source:
     """What one holder of a federation with these classes has in a folder as `from_folder` reads it.
 
     Classes may be missing, and the folder `labeled` too. Nothing is held out for testing.
@@ -80,15 +81,15 @@ def part_of_folder(path: Path, classes: tuple[str, ...], size: int | None = None
         raise TacitError(f"{path} has no folder labeled or unlabeled: {_instead_of_labeled(path)}")
     labeled, test = ([*_by_class(path / name)] if (path / name).is_dir() else [] for name in ("labeled", "test"))
     items = labeled + [_Item(file, "") for file in _files(path / "unlabeled")]
-    return _part(path, items + [_Item(item.path, item.label, test=True) for item in test], classes, size)
+    return _part(path, items + [_Item(item.path, item.label, test=True) for item in test], classes, scale)
 
 
-def part_of_manifest(path: Path, classes: tuple[str, ...], size: int | None = None) -> Source:
+def part_of_manifest(path: Path, classes: tuple[str, ...], scale: Scale) -> Source:
     """What one holder of a federation with these classes has in a CSV file as `from_manifest` reads it."""
-    return _part(path, _rows(path, some_labeled=False), classes, size)
+    return _part(path, _rows(path, some_labeled=False), classes, scale)
 
 
-def _part(path: Path, items: list[_Item], classes: tuple[str, ...], size: int | None) -> Source:
+def _part(path: Path, items: list[_Item], classes: tuple[str, ...], scale: Scale) -> Source:
     if strangers := sorted({item.label for item in items if item.label} - set(classes)):
         near = _nearest(strangers[0], classes)
         remedy = f"rename it to {near}" if near else f"use only {', '.join(classes[:_MANY])}"
@@ -97,7 +98,7 @@ def _part(path: Path, items: list[_Item], classes: tuple[str, ...], size: int | 
     if all(item.test for item in items):
         raise TacitError(f"{path} has no image to learn from: put images into labeled/<class>/ or unlabeled/")
     test = np.array([item.test for item in items])
-    return _arrays(path, items, classes, (np.flatnonzero(~test), np.flatnonzero(test)), size)
+    return _arrays(path, items, classes, (np.flatnonzero(~test), np.flatnonzero(test)), scale)
 
 
 def _instead_of_labeled(path: Path) -> str:
@@ -216,11 +217,11 @@ def _line(path: Path, line: int, what: str) -> TacitError:
     return TacitError(f"line {line} of {path} {what}")
 
 
-def _source(path: Path, items: list[_Item], size: int | None, remedy: str) -> Source:
+def _source(path: Path, items: list[_Item], scale: Scale, remedy: str) -> Source:
     classes = _ordered({item.label for item in items if item.label})
     if not classes:
         raise TacitError(f"{path} has no labeled image: put images into labeled/<class>/")
-    return _arrays(path, items, classes, _parts(path, items, _numbers(items, classes), remedy), size)
+    return _arrays(path, items, classes, _parts(path, items, _numbers(items, classes), remedy), scale)
 
 
 def _numbers(items: list[_Item], classes: tuple[str, ...]) -> Labels:
@@ -229,14 +230,14 @@ def _numbers(items: list[_Item], classes: tuple[str, ...]) -> Labels:
 
 
 def _arrays(
-    path: Path, items: list[_Item], classes: tuple[str, ...], parts: tuple[Labels, Labels], size: int | None
+    path: Path, items: list[_Item], classes: tuple[str, ...], parts: tuple[Labels, Labels], scale: Scale
 ) -> Source:
     """The images themselves, those of the training and of the test part."""
     (train, test), y = parts, _numbers(items, classes)
-    x, note = images.load([item.path for item in items], images.open_file, size)
+    x, note, bits = images.load([item.path for item in items], images.open_file, scale)
     groups = _groups([items[row].group for row in train])
     pairs = (x[train], y[train]), (x[test], y[test])
-    return image_source(str(path), *pairs, classes, flip=False, groups=groups, note=note)
+    return image_source(str(path), *pairs, classes, flip=False, groups=groups, note=note, bits=bits)
 
 
 def _ordered(names: set[str]) -> tuple[str, ...]:

@@ -34,6 +34,17 @@ def open_file(name: str) -> IO[bytes]:
 
 
 @dataclass(frozen=True)
+class Scale:
+    """What images are scaled to; what is not given goes by the images themselves."""
+
+    size: int | None = None  # side in pixels
+    bits: int | None = None  # how many of their 16 bits deep grey images use
+
+
+AS_FOUND = Scale()
+
+
+@dataclass(frozen=True)
 class _Seen:
     """What one image file is like."""
 
@@ -42,21 +53,30 @@ class _Seen:
     most: int  # the largest value of an image of 16 bits, else 0
 
 
-def load(names: Sequence[str], opener: Opener, size: int | None = None) -> tuple[Pixels, str]:
+def load(names: Sequence[str], opener: Opener, scale: Scale = AS_FOUND) -> tuple[Pixels, str, int | None]:
     """(n, c, h, w): grey if every image is, else RGB without alpha; upright as EXIF says; and what was done to them.
 
     Images that are all alike and at most 128 pixels wide and high keep their size unless one is given; others are
-    cut to the middle square and scaled to `size`, or 64, pixels. Grey values of 16 bits are scaled by the fewest bits
-    that hold the largest of all images, so that what was alike stays alike.
+    cut to the middle square and scaled to it, or to 64 pixels. Grey values of 16 bits are scaled by the bits that are
+    given, or the fewest that hold the largest of all images, so that what was alike stays alike; these bits come last,
+    None where no image has any such value.
     """
+    size = scale.size
     found = _each(lambda row: _survey(names[row], opener), names)
     sizes = {image.size for image in found}
     alike = len(sizes) == 1 and max(next(iter(sizes))) <= KEPT
     target = next(iter(sizes)) if alike and size is None else (size or SIDE, size or SIDE)
     most = max(image.most for image in found)
-    bits = next((bits for bits in DEPTHS if most < 2**bits), DEPTHS[-1])
+    fewest = next((bits for bits in DEPTHS if most < 2**bits), DEPTHS[-1])
+    bits = scale.bits or fewest
+    if bits < fewest and most >= 2**bits:
+        bright = names[[image.most for image in found].index(most)]
+        raise TacitError(
+            f"{bright} has the grey value {most}, more than {bits} bits hold: set data.bits = {fewest} in the config"
+        )
     x = stack(names, opener, target, grey=all(image.grey for image in found), bits=bits)
-    return x, _note(sizes, target, bits if most else None)
+    used = bits if most else None
+    return x, _note(sizes, target, used), used
 
 
 def stack(names: Sequence[str], opener: Opener, size: Size, *, grey: bool, bits: int = DEPTHS[-1]) -> Pixels:

@@ -23,6 +23,7 @@ from tacit.random import Streams
 Place = Literal["client", "server", "some", "all"]
 Number = Annotated[int, Field(gt=0)]
 Share = Annotated[float, Field(gt=0, le=1)]
+Bits = Annotated[int, Field(ge=8, le=16)]
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,8 @@ class Scenario:
 
     name: str = "fashion-small"  # of `tacit ls datasets`, or a path: an image folder, a .csv manifest, an .npz
     split: str | None = None  # settings of this section from a paper, of `tacit ls splits`; what else is given wins
-    size: Number | None = None  # side in pixels to which images of folders and manifests are resized
+    size: Number | None = None  # side in pixels that images of folders, manifests, tiny-imagenet, covid-radiography get
+    bits: Bits | None = None  # that 16-bit grey images of folders, manifests and sites use; found when not given
     samples: Number | None = None  # training samples used, the mix of classes kept; all when not given
     test: Number | None = None  # drawn from all samples (with groups: from its test samples); its own when not given
     clients: Number = 10  # how many hold the data
@@ -176,6 +178,7 @@ def federation(source: Source, split: Split, scenario: Scenario) -> Federation:
         views=views(source, scenario),
         truth=source.y,
         arrivals=split.arrival,
+        bits=source.bits if scenario.bits is None else scenario.bits,
     )
 
 

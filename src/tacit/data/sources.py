@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tacit.data import benchmarks, folders, leaf, medmnist, npz, trees
 from tacit.data.arrays import Source
+from tacit.data.images import AS_FOUND, Scale
 from tacit.errors import TacitError, unknown
 
 __all__ = ["SOURCES", "Source", "find", "is_path", "load", "load_part"]
@@ -29,18 +30,19 @@ SOURCES: dict[str, Callable[..., Source]] = {
 _SCALED = {"tiny-imagenet", "covid-radiography"}  # of images that are decoded one by one, to any size
 
 
-def find(name: str, size: int | None = None) -> Callable[[], Source]:
+def find(name: str, size: int | None = None, bits: int | None = None) -> Callable[[], Source]:
     """What loads the data set of this name, or the one at this path; nothing is read yet.
 
     A path is a `.npz` file (`x`, `y`), a `.csv` file (`path,label`) or a folder (`labeled/<class>/…`, `unlabeled/…`).
     `size` is the side in pixels that images of folders, CSV files, covid-radiography and tiny-imagenet are scaled to.
+    `bits` is how many of their 16 bits deep grey images of folders and CSV files use; other images have no such choice.
     """
     if size is not None and size < 1:
         raise TacitError(f"images can not be scaled to {size} pixels: choose a size of 1 or more")
     if name.endswith(".npy"):
         raise TacitError(f"{name} holds a single array: save images and labels with numpy.savez('my.npz', x=…, y=…)")
     if is_path(name):
-        return _own(name, size)
+        return _own(name, Scale(size, bits))
     if name == "chestmnist":
         raise TacitError("images of chestmnist have several labels each, which no method here learns: choose another")
     if name not in SOURCES:
@@ -50,17 +52,17 @@ def find(name: str, size: int | None = None) -> Callable[[], Source]:
     return _fixed(name, SOURCES[name], size)
 
 
-def load(name: str, size: int | None = None) -> Source:
+def load(name: str, size: int | None = None, bits: int | None = None) -> Source:
     """The data set of this name, or the one at this path; see `find`."""
-    return find(name, size)()
+    return find(name, size, bits)()
 
 
-def load_part(path: Path, classes: tuple[str, ...], size: int | None = None) -> Source:
+def load_part(path: Path, classes: tuple[str, ...], scale: Scale = AS_FOUND) -> Source:
     """What one holder of a federation with these classes has at a path; see `find`. Arrays have their own size."""
     if path.suffix == ".npz":
         return npz.part_of_file(path, classes)
     kind = folders.part_of_manifest if path.suffix == ".csv" else folders.part_of_folder
-    return kind(path, classes, size)
+    return kind(path, classes, scale)
 
 
 def is_path(name: str) -> bool:
@@ -71,11 +73,11 @@ def is_path(name: str) -> bool:
     return name.endswith((".npz", ".csv")) or any(mark in name for mark in separators) or Path(name).is_dir()
 
 
-def _own(name: str, size: int | None) -> Callable[[], Source]:
+def _own(name: str, scale: Scale) -> Callable[[], Source]:
     if name.endswith(".npz"):
-        return _fixed(name, partial(npz.from_file, Path(name)), size)
+        return _fixed(name, partial(npz.from_file, Path(name)), scale.size)
     kind = folders.from_manifest if name.endswith(".csv") else folders.from_folder
-    return partial(kind, Path(name), size)
+    return partial(kind, Path(name), scale)
 
 
 def _fixed(name: str, loader: Callable[[], Source], size: int | None) -> Callable[[], Source]:

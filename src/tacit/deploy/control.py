@@ -1,6 +1,5 @@
 """What a person does with a hub: start it, add a site, play a run, look how it stands."""
 
-import fcntl
 import json
 import re
 import time
@@ -18,6 +17,7 @@ from tacit.deploy.hub import Sites
 from tacit.deploy.settings import Site
 from tacit.engines import checkpoint
 from tacit.errors import TacitError
+from tacit.experiment import being_played
 
 Say = Callable[[str], None]
 
@@ -105,7 +105,13 @@ def _register(folder: HubFolder, name: str) -> int:
 
 def _json(text: str) -> dict[str, object]:
     """The JSON at the end of what one of Flower's programs says; it may say other things first."""
-    found: dict[str, object] = json.loads(text[text.index("{") :])
+    try:
+        found: dict[str, object] = json.loads(text[text.index("{") :])
+    except ValueError as error:
+        said = programs.last_words(text) or "nothing"
+        raise TacitError(
+            f"Flower's answer is not understood ({said}): install the version that tacit[flower] asks for"
+        ) from error
     return found
 
 
@@ -181,7 +187,7 @@ def stand(run: Path) -> Standing:
     rounds = int(configs.read(run / "config.toml").get("rounds", 0))
     sites = Sites.read(run)
     done = checkpoint.finished_rounds(run / "checkpoint")
-    return Standing(run.name, done, rounds, _locked(run), sites.names if sites else [])
+    return Standing(run.name, done, rounds, being_played(run), sites.names if sites else [])
 
 
 def runs(folder: HubFolder) -> list[Standing]:
@@ -197,15 +203,6 @@ def find_run(folder: HubFolder, name: str) -> Path:
             return run.absolute()
     known = ", ".join(standing.name for standing in runs(folder)[:5])
     raise TacitError(f"there is no run {name} in {folder.runs}: {f'there are {known}' if known else 'start one first'}")
-
-
-def _locked(run: Path) -> bool:
-    with (run / "config.toml").open("rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return True
-    return False
 
 
 def connected(folder: HubFolder) -> dict[str, str]:

@@ -12,9 +12,9 @@ from tacit import config as configs
 from tacit.catalog import check
 from tacit.config import Config
 from tacit.data.augment import ImageViews
-from tacit.data.scenario import Scenario, views
-from tacit.data.sources import Source
+from tacit.data.scenario import Bits
 from tacit.errors import TacitError
+from tacit.federation import Federation
 
 Side = Annotated[int, Field(gt=0)]
 _HEAD = """\
@@ -34,6 +34,7 @@ class Description:
     std: tuple[Annotated[float, Field(gt=0)], ...] = ()  # by which that is divided
     flip: bool = False  # the weak view flips images
     shift: Annotated[int, Field(ge=0)] | None = None  # pixels it shifts them by at most; an eighth when not given
+    bits: Bits | None = None  # that 16-bit grey images use, all of them alike; not given where nobody knows
     text: bool = False  # samples are codes of the characters in `classes`
 
     def __post_init__(self) -> None:
@@ -47,13 +48,13 @@ class Description:
             raise _broken(f"mean and std are not {channels} numbers each, one per channel")
 
     @classmethod
-    def of(cls, source: Source, scenario: Scenario) -> "Description":
-        """What the samples of a source look like in a scenario."""
-        shape = tuple(int(side) for side in source.x.shape[1:])
-        seen = views(source, scenario)
+    def of(cls, federation: Federation) -> "Description":
+        """What the samples of a federation look like."""
+        shape = tuple(int(side) for side in federation.pool.x.shape[1:])
+        seen = federation.views
         if not isinstance(seen, ImageViews):
-            return cls(source.classes, shape, text=True)
-        return cls(source.classes, shape, seen.mean, seen.std, seen.flip, seen.pad)
+            return cls(federation.classes, shape, text=True)
+        return cls(federation.classes, shape, seen.mean, seen.std, seen.flip, seen.pad, federation.bits)
 
     def to_text(self) -> str:
         """As TOML, for messages."""

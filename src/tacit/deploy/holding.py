@@ -8,6 +8,7 @@ import torch
 
 from tacit.config import Config
 from tacit.data import scenario, sources
+from tacit.data.images import Scale
 from tacit.data.scenario import Split
 from tacit.data.sources import Source
 from tacit.deploy.description import Description
@@ -77,13 +78,36 @@ def hold(path: Path, config: Config, description: Description) -> Holding:
 def _own(path: Path, config: Config, description: Description) -> Source:
     if description.text:
         raise TacitError("this federation's samples are text, of which a site can bring none: use images")
-    source = sources.load_part(path, description.classes, config.data.size)
+    source = sources.load_part(path, description.classes, Scale(config.data.size, description.bits))
+    if source.bits is not None and description.bits is None:
+        raise TacitError(
+            f"images in {path} are grey of 16 bits and the hub does not say how many of these the federation uses: "
+            f"set data.bits in the config at the hub; here {source.bits} hold the largest value"
+        )
+    source = _coloured(source, description.shape[0])
     shape = tuple(int(side) for side in source.x.shape[1:])
     if shape != description.shape:
-        remedy = "scale them, or set data.size at the hub" if path.suffix != ".npz" else "make them alike"
         here, there = _size(shape), _size(description.shape)
+        remedy = _remedy(shape, description.shape, arrays=path.suffix == ".npz")
         raise TacitError(f"images in {path} are {here} and the federation's {there}: {remedy}")
     return replace(source, mean=description.mean, std=description.std, flip=description.flip, shift=description.shift)
+
+
+def _coloured(source: Source, channels: int) -> Source:
+    """Grey images in a federation of colour have their value in each of the three channels; others are left alone."""
+    if (source.x.shape[1], channels) != (1, 3):
+        return source
+    x, x_test = (pixels.repeat(1, channels, 1, 1) for pixels in (source.x, source.x_test))
+    return replace(source, x=x, x_test=x_test)
+
+
+def _remedy(here: tuple[int, ...], there: tuple[int, ...], *, arrays: bool) -> str:
+    """What to do about images of another form."""
+    if (here[0], there[0]) == (3, 1):
+        return "save them as grey ones, or have the hub's in colour"
+    if arrays or here[0] != there[0]:
+        return "make them alike"
+    return "scale them, or set data.size at the hub"
 
 
 def _size(shape: tuple[int, ...]) -> str:

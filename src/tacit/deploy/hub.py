@@ -15,6 +15,7 @@ from uuid import uuid4
 
 from tacit import config as configs
 from tacit.config import Config
+from tacit.data import scenario
 from tacit.deploy.description import Description, federation_text
 from tacit.deploy.folder import HubFolder
 from tacit.display import round_line
@@ -23,7 +24,7 @@ from tacit.engines.memory import write_durably
 from tacit.errors import TacitError
 from tacit.experiment import Experiment
 from tacit.folders import fresh
-from tacit.prepare import build_data
+from tacit.prepare import build_data, refuse_missing_labels
 
 LOOK = 1.0  # seconds between two looks at who has joined
 PATIENCE = 120.0  # seconds a node may take to say who it is
@@ -95,11 +96,14 @@ def play(folder: HubFolder, run: Path, post: Post) -> None:
     experiment = Experiment.reopen(run)
     known = Sites.read(run)
     id = known.run if known else uuid4().hex
-    roster = Roster(post, about(experiment.config, id), {}, PATIENCE, None if folder.hub.insecure else folder.nodes())
+    told = about(experiment.config, Description.of(experiment.job.federation), id)
+    roster = Roster(post, told, {}, PATIENCE, None if folder.hub.insecure else folder.nodes())
     names = gather(roster, known.names if known else folder.sites, experiment.config, folder.hub.join_seconds, say)
+    refuse_without_labels(experiment, names, roster)
+    sites = Sites(id, names)
     if not known:
-        Sites(id, names).write(run)
-    roster.expect({name: number for number, name in enumerate(names)})
+        sites.write(run)
+    roster.expect(sites.numbers)
     total = experiment.traffic()
     for record in experiment.rounds(FlowerCourier(experiment.job, roster)):
         total += record.bytes_up + record.bytes_down
@@ -108,21 +112,27 @@ def play(folder: HubFolder, run: Path, post: Post) -> None:
         say(f"{round_line(record, experiment.job.rounds, total)}  {record.clients} replied  {record.seconds:.0f} s")
 
 
-def about(config: Config, run: str) -> dict[str, str]:
+def refuse_without_labels(experiment: Experiment, names: list[str], roster: Roster) -> None:
+    """Refuse a run whose labels are at the sites when all of these are there and none has any."""
+    data = experiment.config.data
+    places = {place.name: place for place in roster.places().values()}
+    if data.at_sites and data.labels != "server" and places.keys() >= set(names):
+        labeled = any(places[name].labeled for name in names)  # a place that is refused brings none
+        refuse_missing_labels(experiment.config, experiment.job, labels_at_clients=labeled)
+
+
+def about(config: Config, description: Description, run: str) -> dict[str, str]:
     """What every site is told with every message."""
-    return {"config": configs.dumps(config), "description": _description(config).to_text(), "run": run}
+    return {"config": configs.dumps(config), "description": description.to_text(), "run": run}
 
 
 def describe(folder: HubFolder, config: Path, changes: Mapping[str, Any]) -> Path:
     """Write what sites need to check their data before a run of this config."""
     made = load(folder, config, changes)
     path = folder.folder / "federation.toml"
-    write_durably(path, federation_text(made, _description(made)).encode())
+    said = Description.of(scenario.federation(*build_data(made), made.data))
+    write_durably(path, federation_text(made, said).encode())
     return path
-
-
-def _description(config: Config) -> Description:
-    return Description.of(build_data(config)[0], config.data)
 
 
 def gather(roster: Roster, expected: list[str] | None, config: Config, seconds: float, say: Say) -> list[str]:
