@@ -8,13 +8,23 @@ knows M_k - 1 of them knows the last one.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from hashlib import blake2b
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tacit.averaging import Weights, WeightsDown, WeightsState, WeightsUp, answer, merge_weights, start_weights
+from tacit.averaging import (
+    Weights,
+    WeightsDown,
+    WeightsState,
+    WeightsUp,
+    addressed,
+    answer,
+    merge_weights,
+    start_weights,
+)
 from tacit.errors import TacitError
 from tacit.federation import Samples
 from tacit.learn import Batch, Cost, Kept, Objective, Visit, fit
@@ -103,7 +113,7 @@ class _MeanAugmented(ABC):
         if not server.round:
             return state, dict.fromkeys(range(server.clients), FedMixDown(None, None))
         news = self._news(server, state) if state.means else {}
-        return state, {k: FedMixDown(state.common.w, news.get(k)) for k in server.cohort}
+        return state, addressed(partial(FedMixDown, state.common.w), {k: news.get(k) for k in server.cohort})
 
     def client_update(
         self, client: ClientContext, memory: FedMixMemory | None, down: FedMixDown
