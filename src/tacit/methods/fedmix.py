@@ -136,7 +136,7 @@ class _MeanAugmented(ABC):
         trained = {k: up.trained for k, up in ups.items() if up.trained is not None}
         means, told = state.means | fresh, state.told | dict.fromkeys(ups, state.version)
         if fresh:
-            sizes = torch.cat([part.of for part in means.values()])
+            sizes = torch.cat([part.of.cpu() for part in means.values()])
             server.log("means", len(sizes))
             server.log("means_smallest_group", int(sizes.min()))
             server.log("means_bytes", sum(t.nbytes for part in means.values() for t in (part.x, part.y, part.of)))
@@ -298,8 +298,8 @@ def _soft(logits: Tensor, label: Tensor) -> Tensor:
 
 
 def _joined(parts: Sequence[Means]) -> Means:
-    """All of these in one, in their order."""
-    return Means(*(torch.cat([getattr(part, name) for part in parts]) for name in ("x", "y", "of")))
+    """All of these in one, in their order, on the CPU: without a wire only those of a resume are elsewhere."""
+    return Means(*(torch.cat([getattr(part, name).cpu() for part in parts]) for name in ("x", "y", "of")))
 
 
 def _fingerprint(data: Samples) -> str:
