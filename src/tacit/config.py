@@ -43,7 +43,9 @@ class EngineConfig:
 
     name: Literal["local", "flower"] = "local"  # worker processes on this machine, or Flower's simulation on Ray
     ray: str | None = None  # address of a Ray cluster for Flower; RAY_ADDRESS, or one started here when not given
-    workers: Annotated[int, Field(ge=0)] | None = None  # processes; one per core when not given, 0 = in this process
+    workers: Annotated[int, Field(ge=0)] | None = (
+        None  # processes; when not given one per core, or 1 beside a GPU; 0: in this one
+    )
     strict: bool = False  # without processes too, send everything through encode and decode
     device: str = "cpu"  # torch device
     deadline: Positive | None = None  # seconds a client may take before the round goes on without it

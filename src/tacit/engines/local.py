@@ -261,6 +261,13 @@ def _failed(error: Exception) -> Frames:
     return [json.dumps(answer).encode()]
 
 
+def default_workers(device: torch.device) -> int:
+    """One for each core this process may use; a single one beside a GPU, where each would hold a context of its own."""
+    if device.type != "cpu":
+        return 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Run a block with torch on one thread: more would sum in another order, and fight with the workers."""
