@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from tacit.engines.faults import Faults
 from tacit.engines.inline import InlineCourier
-from tacit.engines.local import LocalCourier, default_workers, one_thread
+from tacit.engines.local import LocalCourier, default_workers, one_thread, repeatable
 from tacit.engines.loop import Arrived, Courier, Job, Parcel, TooFewClientsError
 from tacit.federation import Federation, Samples
 from tacit.method import ClientContext, Method, Reply
@@ -65,6 +65,18 @@ def test_a_worker_for_every_core_that_may_be_used_and_one_beside_a_gpu(monkeypat
     assert default_workers(torch.device("cuda")) == 1
     monkeypatch.delattr(os, "sched_getaffinity")  # as on other systems
     assert default_workers(torch.device("cpu")) == 64
+
+
+def test_a_gpu_is_asked_for_the_same_bits_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[bool, bool]] = []
+    monkeypatch.setattr(torch, "use_deterministic_algorithms", lambda on, warn_only: asked.append((on, warn_only)))
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", False)
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
+    repeatable(torch.device("cpu"))
+    assert (asked, torch.backends.cudnn.deterministic) == ([], False)
+    repeatable(torch.device("cuda"))
+    assert (asked, torch.backends.cudnn.deterministic) == ([(True, True)], True)
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":16:8"  # whoever chose another keeps it
 
 
 def test_the_same_bits_from_spawned_workers() -> None:

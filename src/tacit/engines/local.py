@@ -212,6 +212,7 @@ def _serve(job: Job, connection: Connection, inherited: Sequence[Connection | IO
     for other in inherited:
         other.close()
     torch.set_num_threads(1)
+    repeatable(job.device)
     keep_freed_memory()
     with suppress(EOFError, OSError):
         while True:
@@ -259,6 +260,14 @@ def _failed(error: Exception) -> Frames:
     """The answer that says what went wrong, while the error is being handled."""
     answer = {"failed": f"failed: {type(error).__name__}: {error}", "detail": traceback.format_exc()}
     return [json.dumps(answer).encode()]
+
+
+def repeatable(device: torch.device) -> None:
+    """Have this process compute the same bits every time on a GPU, as a CPU does by itself; what can not will warn."""
+    if device.type == "cuda":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # its matrix products ask for this
+        torch.backends.cudnn.deterministic = True
+        torch.use_deterministic_algorithms(True, warn_only=True)
 
 
 def default_workers(device: torch.device) -> int:
