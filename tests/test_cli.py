@@ -298,6 +298,45 @@ def test_clients_that_are_left_out_are_named_with_the_reason_as_it_is(shell: She
     assert "[/red]" in (shell.folder / "mine" / "errors.log").read_text()
 
 
+CARELESS = """
+from dataclasses import dataclass
+
+from tests.engines.farm import *
+
+
+@dataclass(frozen=True)
+class Seen:
+    clients: object
+
+
+@dataclass(frozen=True)
+class Hoarder(Tally):
+    def merge(self, server, state, ups):
+        return Seen(set(ups))
+
+    def model(self, state):
+        return None
+
+
+@dataclass(frozen=True)
+class Chatty(Tally):
+    def send(self, server, state):
+        return state, {client: Seen({client}) for client in server.cohort}
+"""
+
+
+@pytest.mark.parametrize("kind", ["Hoarder", "Chatty"])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_state_or_message_that_can_not_travel_is_one_sentence(shell: Shell, kind: str, workers: int) -> None:
+    (shell.folder / "careless.py").write_text(CARELESS)
+    words = ("--method", f"careless:{kind}", "--workers", workers, "--out", "mine")
+    said = shell("run", "images.npz.toml", *words)
+    sys.modules.pop("careless")
+    assert said.code == 2
+    assert said.err.splitlines()[-1].startswith("tacit: a set can not travel: use tensors, numbers, strings, ")
+    assert not (shell.folder / "mine" / "checkpoint" / "latest.json").exists()
+
+
 def test_a_terminal_gets_a_bar_with_the_same_news(shell: Shell, noisy: str) -> None:
     screen = StringIO()
     console = Console(file=screen, force_terminal=True, width=80, color_system=None)

@@ -209,6 +209,16 @@ def test_arguments_are_left_alone(name: str, place: str) -> None:
 
 
 @everywhere
+def test_clients_that_are_told_the_same_get_the_same_message(name: str, place: str) -> None:
+    """Couriers encode an object once, however many clients it goes to."""
+    codec = build_job(name, place).codec
+    for call in calls(name, place):
+        if call.function == "send":
+            downs = call.result[1].values()
+            assert len({id(down) for down in downs}) == len({codec.encode(down) for down in downs})
+
+
+@everywhere
 def test_the_engine_and_a_round_by_hand_agree(name: str, place: str) -> None:
     """So nothing but arguments and results carries over, and the tests above saw what the engine sees."""
     assert alike(calls(name, place)[-1].result, played(name, place)[1].state)

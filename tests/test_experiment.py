@@ -376,6 +376,7 @@ def test_a_network_of_ones_own(images: str, own: str) -> None:
         ("fedavg", {"per_class": None}, "labels at the client need a number: give --per-class"),
         ("fedavg", {"n_labels": 3}, "exclude each other: give one of them"),
         ("fedavg", {"device": "cuda:99"}, "there is no device 'cuda:99' here: use --device cpu"),
+        ("fedavg", {"device": "mps"}, "the random draws of a device 'mps' have no names yet: use --device cpu or cuda"),
         ("fedavg", {"net": "cnn", "data": "none.npz"}, "none.npz: check the path"),
     ],
 )

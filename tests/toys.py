@@ -32,6 +32,20 @@ def steps(count: int, **options: Any) -> Training:
     return replace(PLAIN_SGD, steps=count, **options)
 
 
+class Elsewhere(Tensor):
+    """Stands for a tensor on a GPU: it meets those of the CPU only once it was brought there."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """What torch would do, but for these two."""
+        if func is Tensor.cpu:
+            return args[0].as_subclass(Tensor)
+        if func is torch.cat and len({type(part) for part in args[0]}) > 1:
+            raise RuntimeError("expected all tensors to be on the same device")
+        torch_does: Any = super().__torch_function__
+        return torch_does(func, types, args, kwargs or {})
+
+
 @dataclass(frozen=True)
 class Identity:
     """Views that change nothing: stored numbers as floats."""

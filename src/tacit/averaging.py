@@ -1,8 +1,8 @@
 """What methods that exchange and average whole models share: their messages and the average itself."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, TypeVar
 
 from tacit import params
 from tacit.learn import EVALUATION_BATCH, Kept, Objective, Trained, fit
@@ -11,6 +11,8 @@ from tacit.params import Params
 
 Weights = Literal["samples", "uniform"]
 Turn = Literal["before", "after"]
+Part = TypeVar("Part")
+Down = TypeVar("Down")
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,12 @@ class WeightsUp:
 
     w: Params
     n: int
+
+
+def addressed(make: Callable[[Part], Down], parts: Mapping[int, Part]) -> dict[int, Down]:
+    """A message for every client; who gets the same part gets the same object, which couriers encode once."""
+    made = {id(part): make(part) for part in parts.values()}
+    return {client: made[id(part)] for client, part in parts.items()}
 
 
 def start_weights(server: ServerContext) -> WeightsState:

@@ -1,6 +1,7 @@
 """Several methods and seeds on one config, each in a run directory of its own; finished runs are kept."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from rich.console import Console
 from tacit import config as configs
 from tacit import display
 from tacit.config import Config
+from tacit.data.papers import AMOUNTS
+from tacit.data.scenario import Scenario
 from tacit.errors import TacitError, unknown
 from tacit.experiment import Experiment
 from tacit.report.read import Run, load
@@ -47,16 +50,26 @@ def plan(base: Mapping[str, Any], extra: Mapping[str, Any], method: str, seed: i
     # The settings of methods and objectives are for the others; data, network and training are common to all.
     base = {name: value for name, value in base.items() if name not in ("method", "objective")}
     extra = {name: value for name, value in extra.items() if name.partition(".")[0] not in ("method", "objective")}
-    return configs.from_options({**extra, **_bound(base, extra, method), "seed": seed}, base)
+    at_server = configs.from_options(extra, base).data.labels == "server"
+    config = configs.from_options({**extra, **_bound(method, at_server), "seed": seed}, base)
+    return replace(config, data=_without_amount(config.data)) if at_server and config.data.labels == "all" else config
 
 
-def _bound(base: Mapping[str, Any], extra: Mapping[str, Any], name: str) -> dict[str, Any]:
+def _bound(name: str, at_server: bool) -> dict[str, Any]:
     """What makes a bound: the labels that are there alone, or all labels, if need be with strong augmentation."""
     if name == "labels-only":
-        at_server = configs.from_options(extra, base).data.labels == "server"
         return {"method": "server-only+supervised" if at_server else "fedavg+supervised"}
     strong = {"objective.view": "strong"} if name == "all-labels-strong" else {}
     return {"method": "fedavg+supervised", "labels": "all", **strong}
+
+
+def _without_amount(data: Scenario) -> Scenario:
+    """The data without a number of labels: one that is meant for the server would count for each client.
+
+    A split is its settings then, not its name, which would bring its number back.
+    """
+    nothing: dict[str, Any] = dict.fromkeys(AMOUNTS)
+    return replace(data, split=None, **nothing)
 
 
 def play_once(config: Config, folder: Path, mode: display.Mode, console: Console, label: str) -> None:

@@ -9,10 +9,9 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import tomli_w
-from pydantic import Field
 
 from tacit import nets
 from tacit.catalog import build_method, check
@@ -21,7 +20,7 @@ from tacit.data.scenario import Scenario
 from tacit.engines.faults import Faults
 from tacit.errors import TacitError, unknown
 from tacit.learn import learning_rate
-from tacit.method import Count, Method, Positive, Training
+from tacit.method import Count, Method, Natural, Positive, Training
 
 DEFAULT_METHOD = "fedavg"
 # A server has few labels, and one pass in large batches is next to no training.
@@ -39,15 +38,18 @@ class NetConfig:
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """What carries the rounds; nothing here changes the resulting model, except a deadline that strikes."""
+    """What carries the rounds; nothing here changes the resulting model, but a deadline that strikes and the device.
+
+    A GPU adds in another order than a CPU, and need not give the same bits as one of another make.
+    """
 
     name: Literal["local", "flower"] = "local"  # worker processes on this machine, or Flower's simulation on Ray
     ray: str | None = None  # address of a Ray cluster for Flower; RAY_ADDRESS, or one started here when not given
-    workers: Annotated[int, Field(ge=0)] | None = None  # processes; one per core when not given, 0 = in this process
+    workers: Natural | None = None  # processes; when not given one per core, 1 beside a GPU; 0: in this process
     strict: bool = False  # without processes too, send everything through encode and decode
-    device: str = "cpu"  # torch device
+    device: str = "cpu"  # or cuda, cuda:1, …
     deadline: Positive | None = None  # seconds a client may take before the round goes on without it
-    min_clients: Annotated[int, Field(ge=0)] = 1  # replies without which a round stops the run
+    min_clients: Natural = 1  # replies without which a round stops the run
     memory_mb: Positive = 1024.0  # client memories held in RAM; the rest is on disk
 
 
@@ -72,7 +74,7 @@ class TrackConfig:
 class Config:
     """Everything a run depends on."""
 
-    seed: Annotated[int, Field(ge=0)] = 0  # of all randomness
+    seed: Natural = 0  # of all randomness
     rounds: Count = 30  # of communication
     cohort: Count | None = None  # clients per round; all when not given
     method: dict[str, Any] = field(default_factory=lambda: {"name": DEFAULT_METHOD})

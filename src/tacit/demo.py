@@ -8,8 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from tacit import config as configs
-from tacit.compare import play_once
+from tacit.compare import plan, play_once
 from tacit.report import page, plots, tables
 from tacit.report.read import Run, load
 
@@ -29,10 +28,10 @@ COMMON: dict[str, Any] = {
     "server.batch": 10,
     "server.lr": 0.02,
 }
-ROWS: dict[str, dict[str, Any]] = {
-    "labels only": {"method": "server-only"},
-    "fedavg+fixmatch": {"method": "fedavg+fixmatch", "objective.labeler": "global"},
-    "all labels": {"method": "fedavg+supervised", "labels": "all", "per_class": None},
+ROWS: dict[str, tuple[str, dict[str, Any]]] = {
+    "labels only": ("server-only", {}),
+    "fedavg+fixmatch": ("fedavg+fixmatch", {"objective.labeler": "global"}),
+    "all labels": ("all-labels", {}),
 }
 NEXT = (
     ("every method, objective, data set, network and partition", "ls"),
@@ -48,7 +47,7 @@ def show(folder: Path, console: Console) -> None:
         "none of them labeled. No image leaves its holder.\n",
         highlight=False,
     )
-    runs = [_play(label, options, folder, console) for label, options in ROWS.items()]
+    runs = [_play(label, *row, folder, console) for label, row in ROWS.items()]
     rows = tables.summarise(runs)
     width = min(console.width, 100)
     console.print()
@@ -67,7 +66,7 @@ def _program() -> str:
     return "tacit" if shutil.which("tacit") else os.path.relpath(sys.argv[0])
 
 
-def _play(label: str, options: dict[str, Any], folder: Path, console: Console) -> Run:
+def _play(label: str, method: str, options: dict[str, Any], folder: Path, console: Console) -> Run:
     place = folder / label.replace(" ", "-")
-    play_once(configs.from_options(COMMON | options), place, "auto", console, label)
+    play_once(plan({}, COMMON | options, method, 0), place, "auto", console, label)
     return load(place, label)

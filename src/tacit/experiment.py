@@ -34,7 +34,7 @@ from tacit.data import partition, scenario
 from tacit.data.scenario import Split
 from tacit.engines import checkpoint
 from tacit.engines.inline import InlineCourier
-from tacit.engines.local import LocalCourier, one_thread
+from tacit.engines.local import LocalCourier, default_workers, one_thread
 from tacit.engines.loop import Courier, Job, MethodFailedError, Position, Record, TooFewClientsError, play
 from tacit.engines.memory import Memories, write_durably
 from tacit.errors import TacitError
@@ -202,7 +202,7 @@ class Experiment:
 
     def _courier(self, lock: IO[bytes]) -> Courier:
         engine = self.config.engine
-        workers = (os.cpu_count() or 1) if engine.workers is None else engine.workers
+        workers = default_workers(self.job.device) if engine.workers is None else engine.workers
         if engine.name == "flower":
             return simulation(self.job, self.config, max(1, workers))
         if not workers:

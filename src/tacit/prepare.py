@@ -6,6 +6,7 @@ from tacit import nets
 from tacit.config import Config
 from tacit.data import scenario, sources
 from tacit.data.sources import Source
+from tacit.engines.local import repeatable
 from tacit.engines.loop import Job
 from tacit.errors import TacitError
 from tacit.federation import Federation
@@ -112,9 +113,13 @@ def _refuse_buffers(config: Config, job: Job) -> None:
 
 
 def _device(name: str) -> torch.device:
+    """The device, if it is here and dropout can be seeded on it; whoever builds a job is about to compute there."""
     try:
         device = torch.device(name)
+        if device.type not in ("cpu", "cuda"):
+            raise TacitError(f"the random draws of a device '{name}' have no names yet: use --device cpu or cuda")
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError):
         raise TacitError(f"there is no device '{name}' here: use --device cpu") from None
+    repeatable(device)
     return device

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from tacit.engines.faults import Faults
 from tacit.engines.inline import InlineCourier
-from tacit.engines.local import LocalCourier, one_thread
+from tacit.engines.local import LocalCourier, default_workers, one_thread, repeatable
 from tacit.engines.loop import Arrived, Courier, Job, Parcel, TooFewClientsError
 from tacit.federation import Federation, Samples
 from tacit.method import ClientContext, Method, Reply
@@ -56,6 +56,27 @@ CARRIERS: dict[str, Callable[[Job], Courier]] = {
 def test_the_same_bits_whatever_carries_the_messages(name: str, carrier: str) -> None:
     job = farm.job(METHODS[name])
     assert carry(job, CARRIERS[carrier](job)) == inline(name)
+
+
+def test_a_worker_for_every_core_that_may_be_used_and_one_beside_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5, 9}, raising=False)
+    assert default_workers(torch.device("cpu")) == 3
+    assert default_workers(torch.device("cuda")) == 1
+    monkeypatch.delattr(os, "sched_getaffinity")  # as on other systems
+    assert default_workers(torch.device("cpu")) == 64
+
+
+def test_a_gpu_is_asked_for_the_same_bits_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[bool, bool]] = []
+    monkeypatch.setattr(torch, "use_deterministic_algorithms", lambda on, warn_only: asked.append((on, warn_only)))
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", False)
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
+    repeatable(torch.device("cpu"))
+    assert (asked, torch.backends.cudnn.deterministic) == ([], False)
+    repeatable(torch.device("cuda"))
+    assert (asked, torch.backends.cudnn.deterministic) == ([(True, True)], True)
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":16:8"  # whoever chose another keeps it
 
 
 def test_the_same_bits_from_spawned_workers() -> None:

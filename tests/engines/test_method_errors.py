@@ -1,13 +1,18 @@
 """What a method does wrong is one sentence that names function and round; the run can go on once it is mended."""
 
+import re
 from collections.abc import Callable
+from contextlib import closing
+from functools import partial
 from pathlib import Path
+from traceback import format_exception
 from typing import Any
 
 import pytest
 
 from tacit.engines.inline import InlineCourier
-from tacit.engines.loop import MethodFailedError, Position, play
+from tacit.engines.local import LocalCourier
+from tacit.engines.loop import Courier, Job, MethodFailedError, Position, play
 from tacit.engines.memory import Memories
 from tacit.methods.fedavg import FedAvg
 from tacit.objectives import Supervised
@@ -46,3 +51,15 @@ def test_a_method_that_fails_is_named_with_its_function(method: Any, sentence: s
     assert position.round == 0
     if isinstance(caught.value, MethodFailedError):
         assert caught.value.__cause__ is not None
+
+
+@pytest.mark.parametrize("carrier", [InlineCourier, partial(LocalCourier, workers=2)])
+def test_a_model_that_can_not_be_evaluated_says_why(carrier: Callable[[Job], Courier], tmp_path: Path) -> None:
+    short = broken(model=lambda _, state: {name: value[..., :1] for name, value in state.w.items()})
+    given = job(short, federation([points(0, 8), points(1, 8)], test=points(2, 8)), linear())
+    position = Position(Memories(tmp_path, 10**6))
+    with closing(carrier(given)) as courier, pytest.raises(MethodFailedError) as caught:
+        list(play(given, courier, position))
+    assert re.fullmatch(r"evaluation of Broken failed.*: RuntimeError: .*; mend it, then resume", str(caught.value))
+    assert "score_part" in "".join(format_exception(caught.value.__cause__))
+    assert position.round == 0

@@ -46,6 +46,7 @@ from tests.methods import by_hand
 from tests.objectives.bench import ONE_STEP, gradient, leaves
 from tests.toys import (
     TWO_EPOCHS,
+    Elsewhere,
     Moment,
     alone,
     apart,
@@ -857,3 +858,17 @@ def test_a_run_that_stopped_goes_on_with_the_same_bits(tmp_path: Path, name: str
     farm.stop_and_go_on(settings, tmp_path / "run", played)
     assert farm.remains(tmp_path / "run") == farm.remains(tmp_path / "alone")
     assert finite(torch.tensor(farm.remains(tmp_path / "run")[0][-1]["loss"]))
+
+
+def test_means_from_a_checkpoint_and_new_ones_go_together() -> None:
+    """Those of a checkpoint are on the device that computes; without a wire, new ones are not."""
+    given = crowd(FedMix())
+    old, new = (Means(torch.ones(2, 1, 16, 16), torch.ones(2, 3) / 3, torch.tensor([3, 4])) for _ in range(2))
+    far = Means(*(part.as_subclass(Elsewhere) for part in (old.x, old.y, old.of)))
+    state = replace(started(given), means={0: far}, version=1)
+    log: dict[str, float] = {}
+    state = given.method.merge(given.server(1, log), state, {1: FedMixUp(None, new)})
+    assert (log["means"], log["means_smallest_group"]) == (4, 3)
+    _, downs = given.method.send(given.server(2, {}), state)
+    assert {type(down.pool.x) for down in downs.values()} == {torch.Tensor}
+    assert {len(down.pool.of) for down in downs.values()} == {4}

@@ -45,7 +45,21 @@ from tests.data.real import folder_with
 from tests.engines import farm
 from tests.methods import by_hand
 from tests.objectives.bench import EYE, FLIPPED, NOISY, ONE_STEP, TILTED, Scaled, client, gradient, leaves, whole
-from tests.toys import Moment, apart, federation, hide, images, job, play_all, points, rounds, same, samples, visit
+from tests.toys import (
+    Elsewhere,
+    Moment,
+    apart,
+    federation,
+    hide,
+    images,
+    job,
+    play_all,
+    points,
+    rounds,
+    same,
+    samples,
+    visit,
+)
 from tests.toys import linear as logistic
 
 LIVELY = Training(epochs=2, batch=5, lr=0.1)
@@ -109,6 +123,12 @@ def test_the_boundary_by_hand() -> None:
     assert boundary(window, 0.3) == pytest.approx(2.8)
     assert (boundary(window, 0.0), boundary(window, 1.0)) == (inf, -inf)  # of no layer, of every layer
     assert (boundary((), 0.0), boundary((), 0.5)) == (inf, -inf)
+
+
+def test_a_window_that_was_partly_read_from_a_checkpoint() -> None:
+    """It is on the device that computes, and the divergences of new rounds are not."""
+    window = (torch.tensor([4.0, 0.0]).as_subclass(Elsewhere), torch.tensor([3.0, 1.0, 2.0]))
+    assert boundary(window, 0.25) == 3
 
 
 def test_numbers_in_the_window_that_are_none() -> None:

@@ -264,3 +264,30 @@ def test_tied_weights_and_integer_buffers_survive() -> None:
     assert net.names == ("one.weight",)
     result = net.apply({"one.weight": 2 * torch.eye(3)}, torch.tensor([[1.0, 2.0, 3.0]]))
     assert result.tolist() == [[12.0, 4.0, 8.0]]
+
+
+class Shifted(nn.Module):
+    """Integers that are added to the input, which torch refuses from another device."""
+
+    shift: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(3, 2)
+        self.register_buffer("shift", torch.tensor([2, 0, 1]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The shifted input through a layer."""
+        logits: Tensor = self.fc(x + self.shift)
+        return logits
+
+
+def test_integer_buffers_go_where_the_net_computes_and_come_back() -> None:
+    net, x = Net(Shifted), torch.ones(1, 3)
+    w = net.init(stream())
+    far = {name: value.to("meta") for name, value in w.items()}
+    here = net.apply(w, x)
+    assert net.apply(far, x.to("meta")).device.type == "meta"
+    assert net.restate(far, [x.to("meta")]).keys() == w.keys()
+    assert torch.equal(net.apply(w, x), here)
+    assert torch.equal(pickle.loads(pickle.dumps(net)).apply(w, x), here)

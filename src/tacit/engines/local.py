@@ -22,7 +22,7 @@ from typing import IO, Any, Literal
 
 import torch
 
-from tacit.engines.loop import Absent, Arrived, Job, Parcel
+from tacit.engines.loop import Absent, Arrived, Job, MethodFailedError, Parcel
 from tacit.engines.work import parts, score_part, visit
 from tacit.errors import TacitError
 from tacit.learn import Score
@@ -89,7 +89,11 @@ class LocalCourier:
         for result in self._run(tasks).values():
             if isinstance(result, Absent):
                 raise TacitError(f"evaluation failed ({result.reason}); resume the run to try again")
-            scores |= {int(part): Score(*score) for part, score in json.loads(result[0])["scores"].items()}
+            answer = json.loads(result[0])
+            if "failed" in answer:
+                sentence = f"evaluation of {type(self._job.method).__name__} {answer['failed']}; mend it, then resume"
+                raise MethodFailedError(sentence) from RuntimeError(answer["detail"])
+            scores |= {int(part): Score(*score) for part, score in answer["scores"].items()}
         return sum((scores[part] for part in range(count)), Score())
 
     def close(self) -> None:
@@ -208,6 +212,7 @@ def _serve(job: Job, connection: Connection, inherited: Sequence[Connection | IO
     for other in inherited:
         other.close()
     torch.set_num_threads(1)
+    repeatable(job.device)
     keep_freed_memory()
     with suppress(EOFError, OSError):
         while True:
@@ -227,8 +232,11 @@ def keep_freed_memory() -> None:
 
 
 def _score(job: Job, request: dict[str, Any], attached: Frames) -> Frames:
-    model = job.codec.decode(attached[0], job.device)
-    scores = {part: score_part(job, model, part) for part in request["parts"]}
+    try:
+        model = job.codec.decode(attached[0], job.device)
+        scores = {part: score_part(job, model, part) for part in request["parts"]}
+    except Exception as error:
+        return _failed(error)
     return [json.dumps({"scores": {part: (s.correct, s.loss, s.count) for part, s in scores.items()}}).encode()]
 
 
@@ -245,8 +253,28 @@ def _visit(job: Job, request: dict[str, Any], attached: Frames) -> Frames:
         up = None if done.up is None else job.codec.encode(done.up)
         return [json.dumps(head).encode(), *(part for part in (done.memory, up) if part is not None)]
     except Exception as error:
-        failed = {"failed": f"failed: {type(error).__name__}: {error}", "detail": traceback.format_exc()}
-        return [json.dumps(failed).encode()]
+        return _failed(error)
+
+
+def _failed(error: Exception) -> Frames:
+    """The answer that says what went wrong, while the error is being handled."""
+    answer = {"failed": f"failed: {type(error).__name__}: {error}", "detail": traceback.format_exc()}
+    return [json.dumps(answer).encode()]
+
+
+def repeatable(device: torch.device) -> None:
+    """Have this process compute the same bits every time on a GPU, as a CPU does by itself; what can not will warn."""
+    if device.type == "cuda":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # its matrix products ask for this
+        torch.backends.cudnn.deterministic = True
+        torch.use_deterministic_algorithms(True, warn_only=True)
+
+
+def default_workers(device: torch.device) -> int:
+    """One for each core this process may use; a single one beside a GPU, where each would hold a context of its own."""
+    if device.type != "cpu":
+        return 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextmanager

@@ -203,7 +203,8 @@ def _round(job: Job, courier: Courier, position: Position, log: dict[str, float]
         model = method.model(state)
         if model is not None and not isinstance(model, dict):
             raise TypeError(f"it must return Params or None, not {type(model).__name__}")
-    score = courier.evaluate(model) if model is not None and job.evaluates(round) else None
+    with _calling(job, "evaluation", round):
+        score = courier.evaluate(model) if model is not None and job.evaluates(round) else None
     position.advance(state, arrived)
     known = position.local_accuracy.values()
     everybody: dict[int, Arrived | Absent] = {**arrived, **absent}

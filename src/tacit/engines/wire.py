@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tacit.errors import TacitError
 from tacit.params import Sparse
 
 _TORCH_TYPES = {
@@ -26,7 +27,7 @@ _TORCH_TYPES = {
 }
 
 
-class WireError(ValueError):
+class WireError(TacitError, ValueError):
     """Bytes that are not a message this codec knows, or a value that can not travel."""
 
 

@@ -149,11 +149,14 @@ class FedMatch:
         state = self._learn_at_server(server, state)
         nearest = Neighbours(state.embeddings)
         helpers = {k: self._helpers(server, state, k, nearest) for k in server.cohort}
-        counted = {k: self._changes(state, k, helpers[k], self.delta_down) for k in server.cohort}
-        server.log("s2c", _dense_models(server, list(counted.values())) / max(1, len(counted)))
+        new = next((k for k in server.cohort if k not in state.held), None)  # one stands for all: they get the same
+        like = {k: k if new is None or k in state.held else new for k in server.cohort}
+        counted = {k: self._changes(state, k, helpers[k], self.delta_down) for k in like.values()}
+        server.log("s2c", _dense_models(server, [counted[k] for k in like.values()]) / max(1, len(like)))
         if not self.mask_down:
-            counted = {k: self._changes(state, k, helpers[k], 0.0) for k in server.cohort}
-        return state, {k: self._down(state, k, helpers[k], changes) for k, changes in counted.items()}
+            counted = {k: self._changes(state, k, helpers[k], 0.0) for k in counted}
+        downs = {k: self._down(state, k, helpers[k], changes) for k, changes in counted.items()}
+        return state, {k: downs[other] for k, other in like.items()}
 
     def client_update(
         self, client: ClientContext, memory: FedMatchMemory | None, down: FedMatchDown

@@ -8,13 +8,23 @@ knows M_k - 1 of them knows the last one.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from hashlib import blake2b
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tacit.averaging import Weights, WeightsDown, WeightsState, WeightsUp, answer, merge_weights, start_weights
+from tacit.averaging import (
+    Weights,
+    WeightsDown,
+    WeightsState,
+    WeightsUp,
+    addressed,
+    answer,
+    merge_weights,
+    start_weights,
+)
 from tacit.errors import TacitError
 from tacit.federation import Samples
 from tacit.learn import Batch, Cost, Kept, Objective, Visit, fit
@@ -103,7 +113,7 @@ class _MeanAugmented(ABC):
         if not server.round:
             return state, dict.fromkeys(range(server.clients), FedMixDown(None, None))
         news = self._news(server, state) if state.means else {}
-        return state, {k: FedMixDown(state.common.w, news.get(k)) for k in server.cohort}
+        return state, addressed(partial(FedMixDown, state.common.w), {k: news.get(k) for k in server.cohort})
 
     def client_update(
         self, client: ClientContext, memory: FedMixMemory | None, down: FedMixDown
@@ -126,7 +136,7 @@ class _MeanAugmented(ABC):
         trained = {k: up.trained for k, up in ups.items() if up.trained is not None}
         means, told = state.means | fresh, state.told | dict.fromkeys(ups, state.version)
         if fresh:
-            sizes = torch.cat([part.of for part in means.values()])
+            sizes = torch.cat([part.of.cpu() for part in means.values()])
             server.log("means", len(sizes))
             server.log("means_smallest_group", int(sizes.min()))
             server.log("means_bytes", sum(t.nbytes for part in means.values() for t in (part.x, part.y, part.of)))
@@ -288,8 +298,8 @@ def _soft(logits: Tensor, label: Tensor) -> Tensor:
 
 
 def _joined(parts: Sequence[Means]) -> Means:
-    """All of these in one, in their order."""
-    return Means(*(torch.cat([getattr(part, name) for part in parts]) for name in ("x", "y", "of")))
+    """All of these in one, in their order, on the CPU: without a wire only those of a resume are elsewhere."""
+    return Means(*(torch.cat([getattr(part, name).cpu() for part in parts]) for name in ("x", "y", "of")))
 
 
 def _fingerprint(data: Samples) -> str:

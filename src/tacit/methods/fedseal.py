@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Literal
 
 import torch
@@ -12,6 +13,7 @@ from tacit.averaging import (
     Weights,
     WeightsState,
     WeightsUp,
+    addressed,
     before_rounds,
     merge_weights,
     start_weights,
@@ -109,7 +111,7 @@ class FedSeal:
         """Step 2: all clients download w^t and τ^t; those of the cohort train."""
         tau = self._thresholds(server, state.w)
         hearers = range(server.clients) if self.listen == "all" and self.ensemble else server.cohort
-        return state, {k: FedSealDown(state.w, tau, k in server.cohort) for k in hearers}
+        return state, addressed(partial(FedSealDown, state.w, tau), {k: k in server.cohort for k in hearers})
 
     def client_update(
         self, client: ClientContext, memory: FedSealMemory | None, down: FedSealDown

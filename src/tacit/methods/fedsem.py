@@ -2,11 +2,21 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from tacit.averaging import Weights, WeightsState, WeightsUp, answer, merge_weights, start_weights, train_on_server
+from tacit.averaging import (
+    Weights,
+    WeightsState,
+    WeightsUp,
+    addressed,
+    answer,
+    merge_weights,
+    start_weights,
+    train_on_server,
+)
 from tacit.federation import Samples
 from tacit.learn import Kept, fit, predict
 from tacit.method import ClientContext, Guesses, Needs, Probability, Reply, ServerContext
@@ -59,7 +69,8 @@ class FedSem:
         second = server.round >= round(self.first * server.rounds)
         common = train_on_server(server, state.common, Supervised(self.view))
         state = FedSemState(common, state.teacher or (state.common.w if second else None), state.told)
-        return state, {k: FedSemDown(common.w, None if k in state.told else state.teacher) for k in server.cohort}
+        teachers = {k: None if k in state.told else state.teacher for k in server.cohort}
+        return state, addressed(partial(FedSemDown, common.w), teachers)
 
     def client_update(
         self, client: ClientContext, memory: FedSemMemory | None, down: FedSemDown

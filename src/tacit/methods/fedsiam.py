@@ -328,7 +328,8 @@ def boundary(window: Sequence[Tensor], tau: float) -> float:
     """The divergence that a share τ of Λ reaches; nothing reaches it for τ = 0, everything for τ = 1."""
     if tau <= 0 or tau >= 1 or not window:
         return inf if tau <= 0 else -inf
-    return float(torch.cat([part.double() for part in window]).nan_to_num().quantile(1 - tau))
+    parts = [part.cpu().double() for part in window]  # after a resume, some are where the nets are
+    return float(torch.cat(parts).nan_to_num().quantile(1 - tau))
 
 
 def linear(round: int, rounds: int, mu: float, phi_g: int, phi_end: int) -> float:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 import torch
 
 from tacit import params
-from tacit.averaging import WeightsDown, WeightsUp, answer, fit_server, settle
+from tacit.averaging import WeightsDown, WeightsUp, addressed, answer, fit_server, settle
 from tacit.learn import Kept, Objective, fit
 from tacit.method import ClientContext, Count, Holder, Natural, Needs, Reply, ServerContext
 from tacit.objectives import FixMatch
@@ -59,7 +59,7 @@ class Ssfl:
         trained = [
             fit_server(_apart(paced, group, models), state.w, self.objective, kept[group]) for group in range(models)
         ]
-        downs = {k: WeightsDown(self._mean_for(server, state, k)) for k in server.cohort}
+        downs = addressed(WeightsDown, {k: self._mean_for(server, state, k) for k in server.cohort})
         own = tuple(each.params for each in trained)
         return replace(state, own=own, kept=tuple(each.kept for each in trained)), downs
 
@@ -90,7 +90,7 @@ class Ssfl:
 
     def _mean_for(self, server: ServerContext, state: SsflState, client: int) -> Params:
         """What a user starts from: its group's mean; w_avg, or as released any group's, if it was in none."""
-        if not state.means:
+        if len(state.means) < 2:  # the mean of one group is w_avg
             return state.w
         place = (state.member or {}).get(client)
         if place is None and self.newcomers == "group":

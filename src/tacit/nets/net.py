@@ -1,6 +1,6 @@
 """A network as a pure function of its parameters: `net.init(stream)` and `net.apply(params, x)`."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
 
 import torch
@@ -27,6 +27,7 @@ class Net:
         if any(_counts(layer) for layer in built.modules()):
             raise TacitError("BatchNorm with momentum=None depends on how often a process ran it: give it a momentum")
         self._training, self._evaluating = _skeleton(built).train(), _skeleton(built).eval()
+        self._integers, self._device = list(_integers(self._training, self._evaluating)), torch.device("cpu")
         self.trainable = tuple(name for name, p in built.named_parameters() if p.requires_grad)
         self.names = tuple(_tensors(built))
         self.buffers = tuple(name for name in self.names if name not in dict(built.named_parameters()))
@@ -49,7 +50,7 @@ class Net:
 
     def apply(self, params: Mapping[str, Tensor], x: Tensor, train: bool = False) -> Tensor:
         """Logits (n, classes) of inputs (n, …)."""
-        module = self._training if train else self._evaluating
+        module = self._skeleton(train, x.device)
         logits: Tensor = functional_call(module, dict(params), (x,), tie_weights=self._tied)
         return logits
 
@@ -63,14 +64,15 @@ class Net:
         """Features (n, …) and logits (n, classes) of inputs (n, …), in one pass."""
         if not self.has_features:
             raise AttributeError("this network has no features: give its module `features(x)` and `classify(z)`")
-        module = _Steps(self._training if train else self._evaluating)
+        module = _Steps(self._skeleton(train, x.device))
         named = {f"net.{name}": p for name, p in params.items()}
         pair: tuple[Tensor, Tensor] = functional_call(module, named, (x,), tie_weights=self._tied)
         return pair
 
     def restate(self, params: Params, inputs: Iterable[Tensor]) -> Params:
         """`params` with BatchNorm statistics recomputed: their plain average over these batches."""
-        module, restated = deepcopy(self._evaluating), channels_last(params)
+        device = next((value.device for value in params.values()), self._device)
+        module, restated = deepcopy(self._skeleton(False, device)), channels_last(params)
         for layer in module.modules():
             if isinstance(layer, nn.modules.batchnorm._BatchNorm):
                 layer.train()
@@ -87,6 +89,14 @@ class Net:
             module = self._build().eval()
         module.load_state_dict(module.state_dict() | params)
         return module
+
+    def _skeleton(self, train: bool, device: torch.device) -> nn.Module:
+        """The skeleton of a mode, its integer buffers on the device that computes."""
+        if device != self._device:
+            for layer, name, buffer in self._integers:
+                setattr(layer, name, buffer.to(device))
+            self._device = device
+        return self._training if train else self._evaluating
 
     def size(self) -> int:
         """Number of trainable scalars."""
@@ -111,6 +121,12 @@ def _tensors(module: nn.Module, every_name: bool = False) -> Params:
     named = dict(module.named_parameters(remove_duplicate=not every_name))
     buffers = module.named_buffers(remove_duplicate=not every_name)
     return named | {name: b for name, b in buffers if b.is_floating_point()}
+
+
+def _integers(*modules: nn.Module) -> Iterator[tuple[nn.Module, str, Tensor]]:
+    """Layer, name and value of every buffer that is not in `Params`."""
+    for layer in (layer for module in modules for layer in module.modules()):
+        yield from ((layer, name, b) for name, b in layer.named_buffers(recurse=False) if not b.is_floating_point())
 
 
 def _skeleton(module: nn.Module) -> nn.Module:
