@@ -140,11 +140,30 @@ def test_show_explains_every_setting(shell: Shell, method: str) -> None:
     for section, kind in zip(("method", "objective"), catalog.method_kinds(method), strict=True):
         if kind is None:
             continue
-        assert kind.__name__ in said.out
+        assert catalog.sentence(kind).split()[0] in said.out
         for item in catalog.settings(kind):
             if item.name != "objective":
                 assert f"{section}.{item.name}" in said.out
                 assert item.comment.split()[-1] in said.out
+
+
+@pytest.mark.parametrize(
+    "name, option",
+    [
+        ("fixmatch", "--method fedavg+fixmatch"),
+        ("lenet", "--net lenet"),
+        ("dirichlet:0.3", "--partition dirichlet:0.3"),
+        ("mnist", "--data mnist"),
+        ("fedmatch-batch-iid", "--split fedmatch-batch-iid"),
+    ],
+)
+def test_show_knows_whatever_is_listed(shell: Shell, name: str, option: str) -> None:
+    said = shell("show", name)
+    assert (said.code, said.err) == (0, "")
+    assert said.lines[-1].strip() == f"as in {option}"
+    kind = next(kind for kind in cli.KINDS if name.partition(":")[0] in catalog.listing(kind))
+    assert catalog.listing(kind)[name.partition(":")[0]].split()[0] in said.out
+    assert fits(said.out)
 
 
 def test_show_lists_the_words_that_a_setting_may_be(shell: Shell) -> None:

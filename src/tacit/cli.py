@@ -88,33 +88,13 @@ def list_names(kind: Annotated[str | None, typer.Argument(help=", ".join(KINDS))
 
 
 @app.command()
-def show(method: Annotated[str, typer.Argument(help="fedavg, fedavg+fixmatch, my_module:MyMethod, …")]) -> None:
-    """What a method is, and every hyper-parameter with its default and meaning."""
-    import inspect
+def show(
+    name: Annotated[str, typer.Argument(help="fedavg, fedavg+fixmatch, my_module:MyMethod, or any name of `tacit ls`")],
+) -> None:
+    """What a method is, and every hyper-parameter with its default and meaning; or what else has this name."""
+    from tacit import manual
 
-    from tacit.catalog import method_kinds, settings
-
-    console = Console()
-    for section, kind in zip(("method", "objective"), method_kinds(method), strict=True):
-        if kind is None:
-            continue
-        source = inspect.getmodule(kind)
-        about = (source.__doc__ if source and section == "method" else "") or ""
-        title = about.strip().splitlines()[0] if about.strip() else ""
-        console.print(f"[bold]{kind.__name__}[/bold]  {escape(title)}", highlight=False)
-        console.print(inspect.getdoc(kind), highlight=False, markup=False)
-        table = Table(box=None, padding=(0, 2, 0, 0))
-        for column in ("setting", "default", "meaning"):
-            table.add_column(column, no_wrap=column != "meaning")
-        for item in settings(kind):
-            if item.name != "objective":
-                default = json.dumps(item.default, default=str)
-                words = f"\n[dim]{escape(' | '.join(item.words))}[/dim]" if item.words else ""
-                table.add_row(f"{section}.{item.name}", escape(default), escape(item.comment) + words)
-        console.print(table)
-        if presets := getattr(kind, "PRESETS", None):
-            console.print(f"method.preset: {', '.join(presets)}", highlight=False, markup=False)
-        console.print()
+    manual.show(name, Console())
 
 
 @app.command()
