@@ -50,6 +50,7 @@ MAY_IMPORT = {
     "demo": "compare report",
     "look": "config data errors prepare random report",
     "bench": "bench catalog compare config data engines.checkpoint errors experiment nets report",
+    "typed": "errors",
     "manual": "catalog objectives",
     "bench_cli": ANYTHING,
     "hub_cli": ANYTHING,

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from tacit import typed
 from tacit.errors import TacitError
 
 app = typer.Typer(
@@ -68,7 +69,7 @@ def run(
     console, benchmark = Console(), files.find(name)
     extra = configs.assignments(set) | ({} if workers is None else {"workers": workers})
     found = cells.spots(benchmark, quick, extra)
-    numbers = _seeds(seeds) if seeds is not None else list(dict.fromkeys(benchmark.seeds))
+    numbers = typed.seeds(seeds) if seeds is not None else list(dict.fromkeys(benchmark.seeds))
     folder = cells.home(out, benchmark, quick)
     planned = cells.cells(cells.chosen(found, only or [], column or []), numbers, folder)
     try:
@@ -181,9 +182,3 @@ def _report(benchmark: Any, quick: bool, found: Any, out: Path, set: list[str] |
     path = page.write(benchmark, quick, found, cells.home(out, benchmark, quick), set or [])
     if path:
         Console().print(f"\nreport: {path}", highlight=False, markup=False, soft_wrap=True)
-
-
-def _seeds(text: str) -> list[int]:
-    from tacit.cli import integer, listed
-
-    return list(dict.fromkeys(map(integer, listed(text, "--seeds"))))

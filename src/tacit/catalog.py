@@ -41,10 +41,9 @@ _REASONS = {"string_pattern_mismatch": "it should have plain letters, digits, '.
 
 @dataclass(frozen=True)
 class Setting:
-    """A field as a user meets it: its name, type, default, the comment beside it, and the words it may be, if words."""
+    """A field as a user meets it: its name, default, the comment beside it, and the words it may be, if words."""
 
     name: str
-    type: str
     default: object
     comment: str
     words: tuple[str, ...] = ()
@@ -210,7 +209,7 @@ def settings(kind: type) -> list[Setting]:
     for item in fields(kind):
         default = item.default if item.default is not MISSING else None
         words = _words(hints[item.name])
-        found.append(Setting(item.name, str(item.type), default, comments.get(item.name, ""), words))
+        found.append(Setting(item.name, default, comments.get(item.name, ""), words))
     return found
 
 

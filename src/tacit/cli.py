@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tacit import bench_cli, hub_cli, site_cli
+from tacit import bench_cli, hub_cli, site_cli, typed
 from tacit.errors import TacitError, unknown
 from tacit.folders import fresh
 
@@ -187,7 +187,7 @@ def compare(
     extra = configs.assignments(set)
     folder = out or Path("runs") / f"compare-{config.stem}"
     console = Console()
-    names, numbers = listed(methods, "--methods"), list(dict.fromkeys(map(integer, listed(seeds, "--seeds"))))
+    names, numbers = typed.names(methods, "--methods"), typed.seeds(seeds)
     runs = play_all(base, extra, names, numbers, folder, "quiet" if quiet else "auto", console)
     console.print(tables.to_rich(tables.summarise(runs), f"{config.stem}, seeds {seeds}"))
     page.write_with_command(runs, folder, shlex.join(["tacit", *sys.argv[1:]]))
@@ -283,18 +283,3 @@ def _play(experiment: Any, quiet: bool, as_json: bool) -> None:
     else:
         said = f"accuracy {accuracy:.1%}  saved in {folder}"
         console.print(said, highlight=False, markup=False, soft_wrap=True)
-
-
-def listed(text: str, option: str) -> list[str]:
-    """Names separated by commas, each once."""
-    names = dict.fromkeys(name.strip() for name in text.split(",") if name.strip())
-    if not names:
-        raise TacitError(f"{option} is empty: give one or more, separated by commas")
-    return list(names)
-
-
-def integer(text: str) -> int:
-    """A seed."""
-    if not text.isdecimal():
-        raise TacitError(f"'{text}' is not a seed: give whole numbers, such as --seeds 0,1,2")
-    return int(text)
