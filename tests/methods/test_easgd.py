@@ -237,6 +237,16 @@ def test_statistics_are_pulled_like_weights_and_the_centres_follow_the_server(bu
         assert not torch.equal(own["keep"][name], own["average"][name])
 
 
+@pytest.mark.parametrize("buffers", ["average", "keep", "recompute"])
+def test_a_workers_statistics_go_on_from_where_the_pull_left_them(buffers: Any) -> None:
+    train = Training(steps=2, batch=4, lr=0.05, buffers=buffers)
+    task = job(Easgd(), federation([images(0, 12)], server=images(9, 12)), normed(), train=train)
+    first = by_hand.turn(task)
+    second = by_hand.turn(task, 1, first.state, first.memories)
+    trained = fit(task.client(1, 0), first.memories[0].x, Supervised()).params
+    assert same(second.memories[0].x, sub(trained, scale(sub(trained, second.sent.w), 0.9)))
+
+
 def test_traffic_is_that_of_fedavg() -> None:
     """To within a few bytes: α for the number of samples."""
     ours, plain = (play_all(given(method, rounds=2)).records for method in (Easgd(), FedAvg(Supervised())))

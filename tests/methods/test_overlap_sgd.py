@@ -178,6 +178,16 @@ def test_kept_statistics_are_the_servers() -> None:
 # Workers.
 
 
+@pytest.mark.parametrize("buffers", ["average", "keep", "recompute"])
+def test_a_workers_statistics_go_on_from_where_the_pull_left_them(buffers: Any) -> None:
+    task = with_batchnorm(Training(steps=2, batch=4, lr=0.05, buffers=buffers), server=images(9, 12))
+    first = by_hand.turn(task)
+    second = by_hand.turn(task, 1, first.state, first.memories)
+    for k in (0, 1):
+        trained = fit(task.client(1, k), first.memories[k].x, Supervised()).params
+        assert same(second.memories[k].x, lerp(trained, second.sent.z, 0.2))
+
+
 def test_a_worker_goes_on_from_its_own_model() -> None:
     task = given(OverlapSgd(alpha=0.25))
     z = task.server(0, {}).initial()
