@@ -1,5 +1,6 @@
 """EASGD: worker and centre pull at each other with the same force, so their sum is conserved."""
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -187,6 +188,37 @@ def test_a_worker_without_labels_only_listens() -> None:
     assert [record.traffic[1][1] for record in result.records] == [0, 0, 0]
 
 
+def test_a_worker_that_only_listens_keeps_its_own_model() -> None:
+    task = job(Easgd(), federation([hide(points(1, 20))]), linear())
+    centre = started(task).w
+    memory = EasgdMemory(scale(centre, 1.5), None)
+    reply = visit(task, 0, EasgdDown(centre, 0.3), memory)
+    assert (reply.up, reply.memory, reply.model) == (None, memory, memory.x)
+
+
+def with_labels() -> Job:
+    """The server has labels too, and momentum is kept."""
+    data = federation([points(k, 20) for k in range(3)], points(9, 12))
+    return job(Easgd(), data, linear(), train=Training(batch=6, lr=0.1, optimizer="keep"))
+
+
+def test_the_server_trains_the_centre_first() -> None:
+    task = with_labels()
+    first = by_hand.turn(task)
+    start = started(task).w
+    centre = fit(task.server(0, {}), start, Supervised()).params
+    assert not same(centre, start)
+    assert all(same(down.centre, centre) for down in first.downs.values())
+
+
+def test_the_servers_kept_momentum_is_gone_on_with() -> None:
+    task = with_labels()
+    first = by_hand.turn(task)
+    assert first.state.kept is first.sent.kept
+    with_it, without = (by_hand.turn(task, 1, each).sent.w for each in (first.state, replace(first.state, kept=None)))
+    assert not same(with_it, without)
+
+
 def test_an_empty_merge_keeps_the_centre() -> None:
     task = given()
     state = started(task)
@@ -212,6 +244,14 @@ def test_momentum_stays_with_the_worker_where_asked() -> None:
     assert all(memory.kept.velocity is not None for memory in moment.memories.values())
 
 
+def test_kept_momentum_is_gone_on_with() -> None:
+    task = given(train=Training(batch=6, lr=0.1, optimizer="keep"))
+    down = EasgdDown(started(task).w, 0.3)
+    memory = visit(task, 0, down).memory
+    with_it, without = (visit(task, 0, down, each, 1).memory.x for each in (memory, replace(memory, kept=None)))
+    assert not same(with_it, without)
+
+
 def test_statistics_of_the_centre_stay_variances() -> None:
     net = normed()
     train = Training(steps=4, batch=4, lr=0.05)
@@ -235,6 +275,16 @@ def test_statistics_are_pulled_like_weights_and_the_centres_follow_the_server(bu
     for name in net.buffers:
         assert torch.equal(turn.state.w[name], own[buffers][name])
         assert not torch.equal(own["keep"][name], own["average"][name])
+
+
+@pytest.mark.parametrize("buffers", ["average", "keep", "recompute"])
+def test_a_workers_statistics_go_on_from_where_the_pull_left_them(buffers: Any) -> None:
+    train = Training(steps=2, batch=4, lr=0.05, buffers=buffers)
+    task = job(Easgd(), federation([images(0, 12)], server=images(9, 12)), normed(), train=train)
+    first = by_hand.turn(task)
+    second = by_hand.turn(task, 1, first.state, first.memories)
+    trained = fit(task.client(1, 0), first.memories[0].x, Supervised()).params
+    assert same(second.memories[0].x, sub(trained, scale(sub(trained, second.sent.w), 0.9)))
 
 
 def test_traffic_is_that_of_fedavg() -> None:

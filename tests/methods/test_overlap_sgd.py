@@ -1,5 +1,6 @@
 """Overlap Local-SGD: workers are pulled to an anchor one communication old, and the anchor has momentum."""
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,7 @@ from tests.toys import (
     resumes,
     rounds,
     same,
+    started,
     steps,
     visit,
 )
@@ -178,6 +180,16 @@ def test_kept_statistics_are_the_servers() -> None:
 # Workers.
 
 
+@pytest.mark.parametrize("buffers", ["average", "keep", "recompute"])
+def test_a_workers_statistics_go_on_from_where_the_pull_left_them(buffers: Any) -> None:
+    task = with_batchnorm(Training(steps=2, batch=4, lr=0.05, buffers=buffers), server=images(9, 12))
+    first = by_hand.turn(task)
+    second = by_hand.turn(task, 1, first.state, first.memories)
+    for k in (0, 1):
+        trained = fit(task.client(1, k), first.memories[k].x, Supervised()).params
+        assert same(second.memories[k].x, lerp(trained, second.sent.z, 0.2))
+
+
 def test_a_worker_goes_on_from_its_own_model() -> None:
     task = given(OverlapSgd(alpha=0.25))
     z = task.server(0, {}).initial()
@@ -186,6 +198,7 @@ def test_a_worker_goes_on_from_its_own_model() -> None:
     trained = fit(task.client(0, 0), memory.x, Supervised()).params
     assert same(reply.up.x, lerp(trained, z, 0.25))
     assert same(reply.memory.x, reply.up.x)
+    assert same(reply.model, reply.up.x)
 
 
 def test_a_worker_remembers_its_own_model_only() -> None:
@@ -221,6 +234,51 @@ def test_a_worker_without_labels_only_listens() -> None:
     data = federation([points(0, 20), hide(points(1, 20))])
     result = play_all(job(OverlapSgd(), data, linear()))
     assert [record.traffic[1][1] for record in result.records] == [0, 0, 0]
+
+
+def test_a_worker_that_only_listens_keeps_its_own_model() -> None:
+    task = job(OverlapSgd(), federation([hide(points(1, 20))]), linear())
+    z = started(task).z
+    memory = OverlapMemory(scale(z, 1.5), None)
+    reply = visit(task, 0, WeightsDown(z), memory)
+    assert (reply.up, reply.memory, reply.model) == (None, memory, memory.x)
+
+
+def test_kept_momentum_is_gone_on_with() -> None:
+    task = given(train=Training(batch=6, lr=0.1, optimizer="keep"))
+    down = WeightsDown(started(task).z)
+    memory = visit(task, 0, down).memory
+    with_it, without = (visit(task, 0, down, each, 1).up.x for each in (memory, replace(memory, kept=None)))
+    assert not same(with_it, without)
+
+
+# A server with labels.
+
+
+def with_labels() -> Job:
+    data = federation([points(k, 20) for k in range(3)], points(9, 12))
+    return job(OverlapSgd(), data, linear(), train=Training(batch=6, lr=0.1, optimizer="keep"))
+
+
+def test_the_server_trains_the_anchor_first() -> None:
+    task = with_labels()
+    first, start = by_hand.turn(task), started(task).z
+    anchor = fit(task.server(0, {}), start, Supervised()).params
+    assert not same(anchor, start)
+    assert same(first.sent.z, anchor)
+    assert all(same(down.w, anchor) for down in first.downs.values())
+
+
+def test_the_servers_kept_momentum_is_gone_on_with() -> None:
+    task = with_labels()
+    first = by_hand.turn(task)
+    assert first.state.kept is first.sent.kept
+    with_it, without = (by_hand.turn(task, 1, each).sent.z for each in (first.state, replace(first.state, kept=None)))
+    assert not same(with_it, without)
+
+
+def test_the_defaults() -> None:
+    assert OverlapSgd() == OverlapSgd(Supervised(), alpha=0.6, beta=0.7)
 
 
 def test_pseudo_labels_of_a_composed_objective_are_diagnosed() -> None:

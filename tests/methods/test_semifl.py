@@ -19,13 +19,13 @@ from tacit.engines.loop import Job
 from tacit.errors import TacitError
 from tacit.federation import Samples
 from tacit.learn import Batch, fit, predict
-from tacit.losses import confident
+from tacit.losses import confident, mix
 from tacit.method import Training
 from tacit.methods.fedavg import FedAvg
 from tacit.methods.semifl import SemiFl, SemiFlState, _FixAndMix
 from tacit.objectives import FixMatch, Supervised
 from tacit.objectives.parts import beta_shares
-from tacit.params import mean
+from tacit.params import clone, mean
 from tests.methods import by_hand
 from tests.objectives.bench import Scaled
 from tests.toys import (
@@ -72,6 +72,8 @@ def test_labels_are_those_of_the_received_model_once() -> None:
     assert torch.equal(reply.guesses.kept, sure)
     assert reply.guesses.index.tolist() == list(range(20))
     assert reply.up.n == int(sure.sum())
+    assert same(reply.model, reply.up.w)
+    assert not same(reply.model, w)
 
 
 def test_labels_are_given_in_evaluation_mode() -> None:
@@ -94,6 +96,12 @@ def test_labels_are_given_to_the_view_asked_for(view: Any, factor: float) -> Non
     reply = visit(task, 0, WeightsDown(w))
     assert torch.equal(reply.guesses.label, labels)
     assert torch.equal(reply.guesses.kept, sure)
+
+
+def test_labels_are_given_to_other_views_in_another_round() -> None:
+    task: Any = given(views=Noisy())
+    first, second = (task.method._answers(task.client(r, 0), started(task).w) for r in (0, 1))
+    assert not torch.allclose(first, second, atol=1e-3)
 
 
 def test_a_client_without_confident_samples_only_listens() -> None:
@@ -159,10 +167,12 @@ def test_an_epoch_is_one_of_the_fix_set() -> None:
 X = [[1.0, 0, 0, 0], [0, 1.0, 0, 0], [0, 0, 1.0, 0], [0, 0, 0, 1.0]]
 
 
-@pytest.mark.parametrize("weight", [1.0, 0.25, 0.0])
-def test_fix_and_mix_by_hand(weight: float) -> None:
+@pytest.mark.parametrize(
+    "weight, view, factor", [(1.0, "weak", 2), (0.25, "weak", 2), (0.0, "weak", 2), (1.0, "plain", 1)]
+)
+def test_fix_and_mix_by_hand(weight: float, view: Any, factor: float) -> None:
     x, labels, rows = torch.tensor(X), torch.tensor([2, 0, 1, 1]), torch.tensor([0, 2])  # 1 and 3 are not confident
-    task = given(SemiFl(weight=weight), views=Scaled())
+    task = given(SemiFl(weight=weight, view=view), views=Scaled())
     client, w = task.client(0, 0), started(task).w
     index = torch.tensor([1, 0])  # of the fix set: samples 2 and 0
     batch = Batch(x[:0], labels[:0], x[rows[index]], index)
@@ -174,7 +184,7 @@ def test_fix_and_mix_by_hand(weight: float) -> None:
     for j, sample in enumerate((2, 0)):
         other, own_share = int(partner[j]), float(share[j])
         strong = linear().apply(w, 0.5 * x[sample : sample + 1])[0].log_softmax(0)
-        blend = 2 * (own_share * x[sample] + (1 - own_share) * x[other])
+        blend = factor * (own_share * x[sample] + (1 - own_share) * x[other])
         mixed = linear().apply(w, blend[None])[0].log_softmax(0)
         fix -= float(strong[labels[sample]]) / 2
         own, theirs = float(mixed[labels[sample]]), float(mixed[labels[other]])
@@ -183,6 +193,22 @@ def test_fix_and_mix_by_hand(weight: float) -> None:
     assert float(cost.metrics["loss_fix"]) == pytest.approx(fix, abs=1e-6)
     assert float(cost.metrics["loss_mix"]) == pytest.approx(mixture, abs=1e-6)
     assert float(cost.total) == pytest.approx(fix + weight * mixture, abs=1e-6)
+
+
+def test_fix_and_mix_are_one_pass_to_batchnorm() -> None:
+    task: Any = with_batchnorm(SemiFl())
+    client, net, w = task.client(0, 0), task.net, started(task).w
+    x, labels, n = client.data.x, torch.arange(9) % 3, 4
+    batch = Batch(x[:0], labels[:0], x[:n], torch.arange(n))
+    cost = _FixAndMix(task.method, x, labels, torch.arange(9)).visit(client, w, {}).cost(clone(w), batch)
+    stream = client.stream("mixup")
+    partner = torch.randint(9, (n,), generator=stream)
+    mixed = mix(x[:n].float(), x[partner].float(), beta_shares(n, 0.75, stream, torch.zeros(())))
+    together = net.apply(clone(w), torch.cat([x[:n].float(), mixed]), train=True)[:n]
+    alone = net.apply(clone(w), x[:n].float(), train=True)
+    one, two = (float(functional.cross_entropy(logits, labels[:n])) for logits in (together, alone))
+    assert float(cost.metrics["loss_fix"]) == pytest.approx(one, rel=1e-4)
+    assert float(cost.metrics["loss_fix"]) != pytest.approx(two, rel=1e-3)
 
 
 def test_partners_come_from_all_samples_with_replacement() -> None:
@@ -259,6 +285,17 @@ def test_alternate_training_begins_with_labels_from_streams_of_their_own() -> No
     assert not same(started(task).w, fit(server, server.initial(), Supervised()).params)
 
 
+@pytest.mark.parametrize("view", ["plain", "weak", "strong"])
+def test_the_server_looks_at_its_labels_as_asked(view: Any) -> None:
+    task = given(SemiFl(view=view), views=Scaled())
+    server = task.server(0, {})
+    first, beside = server.initial(), SemiFl(view=view, alternate=False)
+    assert same(started(task).w, fit(before_rounds(server), first, Supervised(view)).params)
+    assert same(beside.send(server, SemiFlState(first))[0].own or {}, fit(server, first, Supervised(view)).params)
+    others = [fit(server, first, Supervised(other)).params for other in ("plain", "weak", "strong") if other != view]
+    assert not any(same(beside.send(server, SemiFlState(first))[0].own or {}, other) for other in others)
+
+
 def test_beside_the_clients_the_server_is_half_of_the_average() -> None:
     task = given(SemiFl(threshold=SURE, alternate=False))
     server = task.server(0, {})
@@ -302,6 +339,7 @@ def test_without_mix_momentum_and_doubt_it_is_fedavg_with_fixmatch_by_the_receiv
 @pytest.mark.parametrize("alternate", [True, False])
 def test_static_statistics_are_the_average_over_the_servers_samples(alternate: bool) -> None:
     task = with_batchnorm(SemiFl(threshold=0.0, alternate=alternate))
+    task = replace(task, federation=replace(task.federation, views=Scaled()))
     plain = task.server(0, {}).views.plain(images(50, 12).x)
     for moment in rounds(task):
         assert same(moment.state.w, task.net.restate(moment.state.w, [plain]))
@@ -344,11 +382,31 @@ def test_momentum_is_kept_by_clients_and_server_where_asked() -> None:
     assert all(moment.memories[k].velocity is not None for k in range(3))
 
 
+def test_kept_momentum_is_gone_on_with() -> None:
+    task = given(train=replace(TWO_EPOCHS, optimizer="keep"))
+    down = WeightsDown(started(task).w)
+    memory = visit(task, 0, down).memory
+    with_it, without = (visit(task, 0, down, each, round=1).up.w for each in (memory, None))
+    assert not same(with_it, without)
+
+
+def test_the_servers_kept_momentum_is_gone_on_with() -> None:
+    for alternate in (True, False):
+        task = given(SemiFl(threshold=SURE, alternate=alternate), train=replace(TWO_EPOCHS, optimizer="keep"))
+        state = next(iter(rounds(task))).state
+        after = [by_hand.turn(task, 1, each).state.w for each in (state, replace(state, kept=None))]
+        assert not same(*after)
+
+
 def test_a_client_that_only_listened_keeps_what_it_had() -> None:
     task = given(SemiFl(threshold=1.0), train=replace(TWO_EPOCHS, optimizer="keep"))
     w = started(task).w
     memory = visit(given(train=replace(TWO_EPOCHS, optimizer="keep")), 0, WeightsDown(w)).memory
     assert visit(task, 0, WeightsDown(w), memory).memory is memory
+
+
+def test_the_defaults_are_those_of_the_release() -> None:
+    assert SemiFl() == SemiFl(threshold=0.95, mixing=0.75, weight=1.0, momentum=0.5, alternate=True, view="weak")
 
 
 def test_it_needs_labels_at_the_server() -> None:

@@ -161,16 +161,21 @@ def test_fewer_users_than_groups_are_a_group_each() -> None:
 # What users start from.
 
 
+def paced(holder: Any) -> Any:
+    """With three steps to a period."""
+    return replace(holder, train=replace(holder.train, steps=3))
+
+
 def test_users_get_the_mean_of_their_group_and_the_server_goes_on_from_w_avg() -> None:
-    task: Any = given(FedRgd(FixMatch(threshold=0.4), period=3), clients=6)
-    state = next(iter(rounds(task))).state
-    server = task.server(1, {})
-    after, downs = task.method.send(server, state)
-    assert set(state.member.values()) == {0, 1}
-    for k in range(6):
-        assert same(downs[k].w, state.means[state.member[k]])
-    paced = replace(server, train=replace(server.train, steps=3))
-    assert same(after.own[0], fit(paced, state.w, task.method.objective).params)
+    task: Any = given(FedRgd(FixMatch(threshold=0.4), period=3), clients=6, rounds=6)
+    for moment in rounds(task):
+        state, server = moment.state, task.server(moment.record.round + 1, {})
+        after, downs = task.method.send(server, state)
+        assert set(state.member.values()) == {0, 1}
+        assert not same(*state.means)
+        for k in range(6):
+            assert same(downs[k].w, state.means[state.member[k]])
+        assert same(after.own[0], fit(paced(server), state.w, task.method.objective).params)
 
 
 @pytest.mark.parametrize("newcomers", ["global", "group"])
@@ -187,6 +192,17 @@ def test_newcomers_get_w_avg_or_some_groups_mean(newcomers: Any) -> None:
     else:
         which = [[same(w, one) for one in state.means].index(True) for w in new]
         assert set(which) == {0, 1}
+
+
+def test_newcomers_are_given_another_group_in_another_round() -> None:
+    method = FedRgd(FixMatch(threshold=0.4), period=3, newcomers="group")
+    task = given(method, clients=12, cohort=4)
+    state = replace(next(iter(rounds(task))).state, member={})
+    given_to = []
+    for r in range(1, 4):
+        _, downs = method.send(replace(task.server(r, {}), cohort=tuple(range(12))), state)
+        given_to.append(tuple(same(downs[k].w, state.means[0]) for k in range(12)))
+    assert len(set(given_to)) == 3
 
 
 def test_in_the_first_round_all_start_alike() -> None:
@@ -275,16 +291,18 @@ def test_weight_diversity_by_hand() -> None:
     # (1, 1) and (1, -2): squares 2 + 5, sum (2, -1) with square 5
     assert diversity([p(1.0, 1.0), p(1.0, -2.0)]) == pytest.approx(7 / 5, abs=1e-12)
     assert diversity([p(0.0), p(0.0)]) == 0.0  # nobody moved
+    assert diversity([p(1e-9), p(1e-9)]) == pytest.approx(1 / 2)  # moves are small where rates are
 
 
-def test_the_diversity_logged_is_that_of_the_moves_from_what_each_user_got() -> None:
-    method = FedRgd(FixMatch(threshold=0.4), period=3)
-    task = given(method)
+@pytest.mark.parametrize("newcomers", ["global", "group"])
+def test_the_diversity_logged_is_that_of_the_moves_from_what_each_user_got(newcomers: Any) -> None:
+    method = FedRgd(FixMatch(threshold=0.4), period=3, newcomers=newcomers)
+    task = given(method, clients=8, cohort=4)
     state = list(rounds(task))[1].state
-    third = by_hand.turn(task, 2, state)
+    third = by_hand.turn(task, 2, state, cohort=range(8))
     moves = [
         torch.cat([(third.replies[k].up.w[n] - third.downs[k].w[n]).reshape(-1) for n in task.net.trainable])
-        for k in range(4)
+        for k in range(8)
     ]
     expected = sum(float(move @ move) for move in moves) / float(sum(moves) @ sum(moves))  # type: ignore[operator]
     assert third.log["weight_diversity"] == pytest.approx(expected, rel=1e-5)
@@ -344,6 +362,18 @@ def test_each_server_model_keeps_its_own_momentum() -> None:
     assert not same(forgets.w, state.w)
 
 
+def test_each_server_model_goes_on_from_w_avg() -> None:
+    method = released()
+    task = given(method)
+    state = list(rounds(task))[1].state
+    server = task.server(2, {})
+    sent, _ = method.send(server, state)
+    for group in (0, 1):
+        own = replace(paced(server), streams=server.streams.within(f"group {group}"))
+        assert same(sent.own[group], fit(own, state.w, method.objective).params)
+        assert not same(state.w, state.means[group])
+
+
 def test_surplus_server_models_of_a_round_are_not_averaged() -> None:
     """One user, two groups: its group has the first model, the second waits for the next round."""
     state = merged(2, {3: up(4.0)}, 10.0, 200.0)
@@ -379,6 +409,12 @@ def test_as_released_with_kept_statistics_w_avg_has_the_mean_of_the_server_model
 def test_users_keep_their_momentum_too() -> None:
     moments = list(rounds(given(released(), train=replace(TWO_EPOCHS, optimizer="keep"))))
     assert all(moments[-1].memories[k].velocity is not None for k in range(4))
+    task = given(train=replace(TWO_EPOCHS, optimizer="keep"))
+    down = WeightsDown(started(task).w)
+    memory = visit(task, 0, down).memory
+    again: Any = visit(task, 0, down, memory, round=1)
+    assert same(again.up.w, fit(paced(task.client(1, 0)), down.w, FixMatch(threshold=0.4), kept=memory).params)
+    assert not same(again.up.w, visit(task, 0, down, None, round=1).up.w)
 
 
 def average_of(turn: by_hand.Turn) -> Params:

@@ -193,6 +193,22 @@ def test_labeling_leaves_the_received_model_alone() -> None:
     assert same(received, before)
 
 
+def test_labeling_and_learning_both_move_the_running_statistics() -> None:
+    net, views = build("cnn", (1, 16, 16), 3, "batch"), Scaled()
+    holder = client(hide(images(0, 8)), net, views=views)
+    w, x = start(net), holder.data.x
+    cost = FixMatch().visit(holder, w, {}).cost
+    moved, expected = clone(w), clone(w)
+    cost(moved, whole(holder))
+    net.apply(expected, 2.0 * x, train=True)  # the weak views first, which are labeled
+    once = clone(expected)
+    net.apply(expected, 0.5 * x, train=True)
+    assert net.buffers
+    for name in net.buffers:
+        assert torch.allclose(moved[name], expected[name], rtol=1e-4)
+        assert not torch.allclose(expected[name], once[name], rtol=1e-2)
+
+
 def test_unlabeled_data_does_not_change_how_labeled_images_are_augmented() -> None:
     net = linear()
     seen: list[Tensor] = []

@@ -32,6 +32,10 @@ def test_self_training_by_hand() -> None:
     assert cost_of(PseudoLabel(threshold=0.75, over="kept")).total.item() == pytest.approx(-(log(0.9) + log(0.8)) / 2)
 
 
+def test_the_defaults_of_self_training() -> None:
+    assert PseudoLabel() == PseudoLabel(threshold=0.95, weight=1.0, over="batch", view="weak")
+
+
 @pytest.mark.parametrize("threshold", [0.0, 0.5])
 @pytest.mark.parametrize("net", [linear(), build("lenet", (1, 16, 16), 3, "group")], ids=["points", "images"])
 def test_fixmatch_without_augmentation_is_self_training(threshold: float, net: Any) -> None:

@@ -1,7 +1,7 @@
 """EASGD: Deep learning with Elastic Averaging SGD (Zhang, Choromanska and LeCun, NeurIPS 2015), synchronous."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tacit import params
 from tacit.averaging import WeightsState, settle, start_weights, train_on_server
@@ -65,7 +65,8 @@ class Easgd:
             return Reply(memory, None, trained.metrics, memory.x)
         pull = params.scale(params.sub(trained.params, down.centre), down.alpha)
         x = params.sub(trained.params, pull)
-        return Reply(EasgdMemory(x, trained.kept), EasgdUp(pull), trained.metrics, x, trained.guesses)
+        kept = trained.kept and replace(trained.kept, buffers=None)  # they are in x^i, and pulled with it
+        return Reply(EasgdMemory(x, kept), EasgdUp(pull), trained.metrics, x, trained.guesses)
 
     def merge(self, server: ServerContext, state: WeightsState, ups: Mapping[int, EasgdUp]) -> WeightsState:
         """x̃ ← x̃ + Σ α·(x^i - x̃) over the workers that arrived."""

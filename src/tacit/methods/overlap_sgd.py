@@ -1,7 +1,7 @@
 """Overlap Local-SGD: An Algorithmic Approach to Hide Communication Delays in Distributed SGD (Wang et al., 2020)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 from pydantic import Field
@@ -70,7 +70,8 @@ class OverlapSgd:
         if not trained.steps:
             return Reply(memory, None, trained.metrics, memory.x)
         x = params.lerp(trained.params, down.w, self.alpha)
-        return Reply(OverlapMemory(x, trained.kept), OverlapUp(x), trained.metrics, x, trained.guesses)
+        kept = trained.kept and replace(trained.kept, buffers=None)  # they are in x, and pulled with it
+        return Reply(OverlapMemory(x, kept), OverlapUp(x), trained.metrics, x, trained.guesses)
 
     def merge(self, server: ServerContext, state: OverlapState, ups: Mapping[int, OverlapUp]) -> OverlapState:
         """v ← β·v + (mean of x - z), z ← z + v.
