@@ -141,7 +141,7 @@ COMMANDS = [
     ["bench", "keep", "nothing"],
     ["bench", "show", "fedseal-table4-quick"],
     ["bench", "table", "fedsiam-table5"],
-    ["show", "fixmatch"],
+    ["show", "fixmatsch"],
     ["show", "fedmatch+uda"],
     ["run", "--method", "examples/fedavgm.py"],
     ["report", "images.npz", "--format", "pdf"],

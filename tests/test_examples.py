@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,13 @@ def test_the_readme_says_of_every_method_what_was_reached() -> None:
     )
     assert f"reach {alone[0]} at the clients and {alone[1]} at the server" in text
     assert f"all labels {bounds[0]}\nand {bounds[1]}" in text
+
+
+def test_the_trial_on_real_machines_has_a_client_for_each_of_its_sites() -> None:
+    text = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
+    (trial,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    config = configs.from_options({}, tomllib.loads(trial))
+    assert config.data.clients == len(["north", "south", "east"])
 
 
 def test_every_ratio_in_the_pages_is_one_that_was_printed() -> None:
