@@ -45,7 +45,7 @@ MAY_IMPORT = {
     "deploy": "catalog config data deploy display engines errors experiment federation folders method nets "
     "params prepare random",
     "report": "report errors",
-    "display": "engines experiment",
+    "display": "engines experiment report",
     "compare": "config data display errors experiment report",
     "demo": "compare report",
     "look": "config data errors prepare random report",

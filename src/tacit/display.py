@@ -8,6 +8,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from tacit.engines.loop import Record
 from tacit.experiment import Experiment, line
+from tacit.report.units import size_of
 
 Mode = Literal["auto", "json", "quiet"]
 
@@ -79,18 +80,9 @@ def _state(record: Record, traffic: int) -> str:
         parts.append(f"loss {_short(record.loss)}")
     if "loss_unlabeled" in record.metrics:
         parts.append(f"unl {_short(record.metrics['loss_unlabeled']['mean'])}")
-    parts.append(human_bytes(traffic))
+    parts.append(size_of(traffic))
     return "  ".join(parts)
 
 
 def _short(loss: float) -> str:
     return f"{loss:.3f}" if loss < 1000 else f"{loss:.1e}"
-
-
-def human_bytes(count: float) -> str:
-    """Bytes for people: 950 B, 1.2 MB."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000 or unit == "GB":
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    raise AssertionError("unreachable")

@@ -15,17 +15,17 @@ from tacit.config import Config
 from tacit.data import partition, scenario
 from tacit.data.partition import Indices
 from tacit.data.sources import Source
-from tacit.errors import TacitError, unknown
+from tacit.errors import TacitError
 from tacit.prepare import build_data
 from tacit.random import Streams
-from tacit.report import federation, plots
+from tacit.report import federation, pictures, plots
 from tacit.report.federation import Images
 from tacit.report.holdings import Holdings, table, visible
+from tacit.report.units import span
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-FORMATS = tuple(plots.UNDATED)
 COLUMNS = 10  # samples in the grid at most, each of another class
 FEWEST = 8  # of fewer classes, some are shown again
 FIGURES = ("partition", "samples")
@@ -73,8 +73,7 @@ class Look:
 
 def show(config: Config, folder: Path, form: str, console: Console) -> None:
     """Print what the server and the clients have, and draw it into a folder, over earlier figures of this kind."""
-    if form not in FORMATS:
-        raise unknown("format", form, FORMATS)
+    pictures.check(form)
     _refuse_file(folder)
     look = Look.at(config)
     written = write(look, folder, form)
@@ -105,7 +104,7 @@ def write(look: Look, folder: Path, form: str) -> list[Path]:
     figures = {folder / f"{name}.{form}": draw[name](look) for name in FIGURES[: 1 if look.source.text else None]}
     for path, figure in figures.items():
         plots.save(figure, path)
-    for name, other in product(FIGURES, FORMATS):
+    for name, other in product(FIGURES, pictures.FORMATS):
         if (old := folder / f"{name}.{other}") not in figures and old.is_file():
             old.unlink()
     return list(figures)
@@ -190,22 +189,22 @@ def _untested(look: Look) -> str:
 
 def _server(look: Look) -> str:
     labels = _number(len(look.split.server), "label")
-    each = f" ({_range(look.server)} per class)" if look.server.any() else ""
+    each = f" ({span(look.server)} per class)" if look.server.any() else ""
     validation = " beside the samples for validation" if len(look.split.validation) else ""
     return f"The server has {labels}{each}{validation}."
 
 
 def _clients(look: Look) -> str:
     labels = look.held.labeled.sum(axis=1)
-    samples = _range(look.held.all.sum(axis=1))
+    samples = span(look.held.all.sum(axis=1))
     sizes = f"{len(labels):,} clients ({look.config.data.partition}) hold {samples} samples each"
     if not labels.any():
         return f"{sizes} and no label."
     if not look.held.unlabeled.any():
         return f"{sizes}, all of them labeled."
     if labels.all():
-        return f"{sizes}, {_range(labels)} of them labeled."
-    return f"{sizes}; {(labels > 0).sum():,} clients show labels, {_range(labels[labels > 0])} each."
+        return f"{sizes}, {span(labels)} of them labeled."
+    return f"{sizes}; {(labels > 0).sum():,} clients show labels, {span(labels[labels > 0])} each."
 
 
 def _fewer(look: Look) -> str:
@@ -235,18 +234,13 @@ def _stream(look: Look) -> str:
     each = np.array([np.bincount(part[part >= 0], minlength=arrival.steps) for part in steps])
     after = "stay" if arrival.keep else "are gone with the next step"
     return (
-        f"Unlabeled samples arrive in {arrival.steps} steps of {_number(arrival.rounds, 'round')}, {_range(each)} "
-        f"at each client in each step ({_range(each.sum(axis=0))} in all), and {after}."
+        f"Unlabeled samples arrive in {arrival.steps} steps of {_number(arrival.rounds, 'round')}, "
+        f"{span(each.ravel())} at each client in each step ({span(each.sum(axis=0))} in all), and {after}."
     )
 
 
 def _number(count: int, name: str, many: str = "s") -> str:
     return f"no {name}{many}" if count == 0 else f"{count:,} {name}{many * (count != 1)}"
-
-
-def _range(counts: Indices) -> str:
-    low, high = int(counts.min()), int(counts.max())
-    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 # --- what is drawn ----------------------------------------------------------------------------------------------------

@@ -100,19 +100,19 @@ def _holding(report: "Report") -> list[str]:
 
 
 def _show_round(each: "Round", when: str, console: Console) -> None:
-    from tacit.display import human_bytes
+    from tacit.report.units import size_of
 
     for title, sent in ((f"Leaves in {when}", each.up), (f"Comes in {when}", each.down)):
-        size = f": {human_bytes(sent.size)}" if sent else ": nothing in the rehearsal"
+        size = f": {size_of(sent.size)}" if sent else ": nothing in the rehearsal"
         _say(f"\n{title}{size}", console, "bold")
         if sent is not None:
             _show_sent(sent, console)
     if each.memory is not None:
-        _say(f"\nStays here: {human_bytes(each.memory)} of memory between rounds", console, "bold")
+        _say(f"\nStays here: {size_of(each.memory)} of memory between rounds", console, "bold")
 
 
 def _show_sent(sent: "Sent", console: Console) -> None:
-    from tacit.display import human_bytes
+    from tacit.report.units import size_of
 
     for words in sent.about:
         console.print(Padding(escape(words), (0, 0, 0, 2)), highlight=False, style="dim")
@@ -121,7 +121,7 @@ def _show_sent(sent: "Sent", console: Console) -> None:
     table.add_column()
     table.add_column(justify="right", no_wrap=True)
     for item in sent.items:
-        table.add_row(escape(f"  {item.name}"), escape(_form(item)), human_bytes(item.size) if item.size else "")
+        table.add_row(escape(f"  {item.name}"), escape(_form(item)), size_of(item.size) if item.size else "")
     console.print(table, highlight=False)
 
 

@@ -12,6 +12,7 @@ from tacit.report import federation
 from tacit.report.federation import Counts
 from tacit.report.holdings import Holdings
 from tacit.report.read import Run
+from tacit.report.units import span
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,7 +42,7 @@ class Dealt:
         labels, classes = held.labeled.sum(axis=1), (held.all[:, :-1] > 0).sum(axis=1)
         return (
             f"Heat map of {len(held.labeled):,} clients and {len(held.classes):,} classes. A client holds "
-            f"{_range(held.all.sum(axis=1))} samples of {_range(classes)} classes, {_range(labels)} of them labeled. "
+            f"{span(held.all.sum(axis=1))} samples of {span(classes)} classes, {span(labels)} of them labeled. "
             f"The server has {self.server.sum():,} labels."
         )
 
@@ -80,8 +81,3 @@ def _about(run: Run) -> tuple[str, Dealt] | None:
         return str(about["hash"]), dealt
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def _range(counts: Counts) -> str:
-    low, high = int(counts.min()), int(counts.max())
-    return f"{low:,}" if low == high else f"{low:,} to {high:,}"

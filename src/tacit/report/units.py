@@ -1,6 +1,6 @@
 """Numbers as people read them: percent, bytes, counts and times, with their spread over seeds."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
@@ -37,6 +37,18 @@ def size(stat: Stat) -> str:
         if round(stat.mean / factor, 1) >= 1:
             return _with_spread(stat, factor, ".1f", f" {unit}")
     return _with_spread(stat, 1, ".0f", " B")
+
+
+def size_of(count: float) -> str:
+    """The same of one number of bytes."""
+    return size(Stat(count, None))
+
+
+def span(counts: Iterable[int]) -> str:
+    """`12`, or `3 to 1,200` where they differ."""
+    found = [int(count) for count in counts]
+    low, high = min(found), max(found)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def duration(stat: Stat) -> str:
