@@ -1,7 +1,7 @@
 """The rounds, the same for every engine: sample, send, exchange, merge, commit, evaluate, record."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -206,15 +206,28 @@ def _round(job: Job, courier: Courier, position: Position, log: dict[str, float]
     with _calling(job, "evaluation", round):
         score = courier.evaluate(model) if model is not None and job.evaluates(round) else None
     position.advance(state, arrived)
-    known = position.local_accuracy.values()
+    known = list(position.local_accuracy.values()) if local else []
+    return _record(round, time.perf_counter() - began, score, known, arrived, absent, log)
+
+
+def _record(
+    round: int,
+    seconds: float,
+    score: Score | None,
+    local: Sequence[float],
+    arrived: Mapping[int, Arrived],
+    absent: Mapping[int, Absent],
+    log: dict[str, float],
+) -> Record:
+    """What is told of a round; `local` are the accuracies of the clients' own models."""
     everybody: dict[int, Arrived | Absent] = {**arrived, **absent}
     traffic = {client: (outcome.bytes_down, outcome.bytes_up) for client, outcome in sorted(everybody.items())}
     return Record(
         round=round,
-        seconds=time.perf_counter() - began,
+        seconds=seconds,
         accuracy=score.correct / score.count if score else None,
         loss=score.loss / score.count if score else None,
-        local_accuracy=sum(known) / len(known) if local and known else None,
+        local_accuracy=sum(local) / len(local) if local else None,
         clients=len(arrived),
         steps=int(sum(reply.metrics.get("steps", 0) for reply in arrived.values())),
         bytes_down=sum(down for down, _ in traffic.values()),
