@@ -23,7 +23,7 @@ ANYTHING = "*"
 MAY_IMPORT = {
     "errors": "",
     "random": "",
-    "folders": "",
+    "folders": "errors",
     "params": "",
     "federation": "",
     "losses": "",
@@ -41,7 +41,7 @@ MAY_IMPORT = {
     "prepare": "config data engines errors federation nets random",
     "simulation": "config engines errors prepare",
     "trackers": "config engines.loop errors",
-    "experiment": "config data engines errors params prepare simulation trackers",
+    "experiment": "config data engines errors folders params prepare simulation trackers",
     "deploy": "catalog config data deploy display engines errors experiment federation folders method nets "
     "params prepare random",
     "report": "report errors",
@@ -49,7 +49,7 @@ MAY_IMPORT = {
     "compare": "config data display errors experiment report",
     "demo": "compare report",
     "look": "config data errors prepare random report",
-    "bench": "bench catalog compare config data engines.checkpoint errors experiment nets report",
+    "bench": "bench catalog compare config data engines.checkpoint errors experiment folders nets report",
     "typed": "errors",
     "manual": "catalog objectives",
     "bench_cli": ANYTHING,

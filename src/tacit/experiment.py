@@ -10,12 +10,10 @@ tensorboard/       event files, if asked for
 mlflow.json        which of MLflow's runs it is, if asked for
 """
 
-import fcntl
 import json
 import math
 import os
 import shutil
-import time
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -38,11 +36,10 @@ from tacit.engines.local import LocalCourier, default_workers, one_thread
 from tacit.engines.loop import Courier, Job, MethodFailedError, Position, Record, TooFewClientsError, play
 from tacit.engines.memory import Memories, write_durably
 from tacit.errors import TacitError
+from tacit.folders import locked
 from tacit.params import Params
 from tacit.prepare import build_job
 from tacit.simulation import cluster, simulation
-
-PAUSES = (0.01, 0.1, 0.2, 0.7)  # seconds between attempts at a run that another process has
 
 
 @dataclass(frozen=True)
@@ -294,28 +291,3 @@ def _open_log(path: Path, length: int) -> Iterator[IO[bytes]]:
         file.truncate(length)
         file.seek(length)
         yield file
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[IO[bytes]]:
-    """Keep a second process out of the same run; one that only looks whether it is played is gone in a moment."""
-    with (folder / "config.toml").open("rb") as file:
-        for pause in (*PAUSES, None):
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError:
-                if pause is None:
-                    raise TacitError(f"another process is running {folder}: wait for it, or stop it first") from None
-                time.sleep(pause)
-        yield file
-
-
-def being_played(folder: Path) -> bool:
-    """Whether some process has the run; shared, so that two who look do not take each other for it."""
-    with (folder / "config.toml").open("rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            return True
-    return False

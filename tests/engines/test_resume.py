@@ -24,7 +24,8 @@ from tacit import config as configs
 from tacit.engines import checkpoint
 from tacit.engines.wire import Codec
 from tacit.errors import TacitError
-from tacit.experiment import Experiment, being_played
+from tacit.experiment import Experiment
+from tacit.folders import being_played
 from tests.engines import farm
 
 REAL = {

@@ -16,7 +16,8 @@ from tacit.compare import plan
 from tacit.config import Config
 from tacit.engines import checkpoint
 from tacit.errors import TacitError, unknown
-from tacit.experiment import Experiment, locked
+from tacit.experiment import Experiment
+from tacit.folders import locked
 from tacit.report.files import replacing
 from tacit.report.read import labels_in_words
 

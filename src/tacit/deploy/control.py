@@ -17,7 +17,7 @@ from tacit.deploy.hub import Sites
 from tacit.deploy.settings import Site
 from tacit.engines import checkpoint
 from tacit.errors import TacitError
-from tacit.experiment import being_played
+from tacit.folders import being_played
 
 Say = Callable[[str], None]
 
