@@ -376,7 +376,8 @@ def test_a_network_of_ones_own(images: str, own: str) -> None:
         ("fedavg", {"per_class": None}, "labels at the client need a number: give --per-class"),
         ("fedavg", {"n_labels": 3}, "exclude each other: give one of them"),
         ("fedavg", {"device": "cuda:99"}, "there is no device 'cuda:99' here: use --device cpu"),
-        ("fedavg", {"device": "mps"}, "the random draws of a device 'mps' have no names yet: use --device cpu or cuda"),
+        ("fedavg", {"device": "mps"}, "runs on a device 'mps' would not be the same twice: use --device cpu or cuda"),
+        ("fedavg", {"data.bits": 12}, "has no grey images of 16 bits: leave data.bits out"),
         ("fedavg", {"net": "cnn", "data": "none.npz"}, "none.npz: check the path"),
     ],
 )

@@ -19,6 +19,8 @@ def build_data(config: Config) -> tuple[Source, scenario.Split]:
     """The samples a config names, and who holds which of them."""
     data, streams = config.data, Streams(config.seed)
     source = scenario.pooled(sources.load(data.name, data.size, data.bits), data, streams)
+    if data.bits is not None and source.bits is None and not data.at_sites:
+        raise TacitError(f"{data.name} has no grey images of 16 bits: leave data.bits out")
     if data.clients > len(source.y) and not data.at_sites:
         raise TacitError(f"{data.clients} clients can not share {len(source.y)} samples: lower --clients")
     groups = None if source.groups is None else source.groups.numpy()
@@ -117,7 +119,7 @@ def _device(name: str) -> torch.device:
     try:
         device = torch.device(name)
         if device.type not in ("cpu", "cuda"):
-            raise TacitError(f"the random draws of a device '{name}' have no names yet: use --device cpu or cuda")
+            raise TacitError(f"runs on a device '{name}' would not be the same twice: use --device cpu or cuda")
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError):
         raise TacitError(f"there is no device '{name}' here: use --device cpu") from None
