@@ -29,7 +29,7 @@ SETTINGS = {
     "PYTHONUNBUFFERED": "1",
 }
 PACE = {  # of Flower's programs, which wait for longer and fetch less at once by themselves
-    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5",  # seconds; a process that starts before its message waits for longer
+    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5",  # seconds between two looks for work
     "FLWR_PRIVATE_MAX_CONCURRENT_OBJ_PULLS": "8",  # every array is an object that is fetched by itself
     "FLWR_PRIVATE_MAX_CONCURRENT_OBJ_PUSHES": "8",
 }
