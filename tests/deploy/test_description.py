@@ -48,7 +48,7 @@ def test_it_comes_back_as_it_was(
 @pytest.mark.parametrize("normalise", ["data", "unit", "half"])
 def test_a_site_sees_what_the_hub_sees(normalise: Any) -> None:
     config = configs.from_options(
-        {"labels": "all", "data.normalise": normalise, "data.flip": True, "data.shift": 3, "data.bits": 12}
+        {"data.partition": "sites", "data.normalise": normalise, "data.flip": True, "data.shift": 3, "data.bits": 12}
     )
     federation = scenario.federation(*build_data(config), config.data)
     said, seen = Description.of(federation), federation.views
