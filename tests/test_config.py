@@ -14,7 +14,7 @@ import pytest
 import tacit
 from tacit import catalog, nets
 from tacit import config as configs
-from tacit.config import Config, EngineConfig, LogConfig, NetConfig, from_options, make, parse_assignment
+from tacit.config import Config, EngineConfig, LogConfig, NetConfig, flat, from_options, make, parse_assignment
 from tacit.data.scenario import Scenario
 from tacit.deploy.settings import Site
 from tacit.engines.faults import Faults
@@ -71,6 +71,11 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     sys.modules.pop("my_methods", None)
 
 
+def test_dotted_names() -> None:
+    tree = {"seed": 0, "net": {"name": "lenet", "norm": None}, "method": {"inner": {"mu": 0.1}}, "empty": {}}
+    assert flat(tree) == {"seed": 0, "net.name": "lenet", "method.inner.mu": 0.1}
+
+
 def refusal(settings: dict[str, Any]) -> str:
     """The sentence that refuses these settings, in nested form and by dotted names."""
     with pytest.raises(TacitError) as nested:
@@ -80,11 +85,8 @@ def refusal(settings: dict[str, Any]) -> str:
     assert not sentence.endswith(".")
     assert len(sentence) < 300
     assert ". " not in sentence, "more than one sentence"
-    flat: dict[str, Any] = {}
-    for name, value in settings.items():
-        flat |= {f"{name}.{key}": inner for key, inner in value.items()} if isinstance(value, dict) else {name: value}
     with pytest.raises(TacitError):
-        from_options(flat)
+        from_options(flat(settings))
     return sentence
 
 

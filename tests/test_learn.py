@@ -27,7 +27,6 @@ from tacit.learn import (
     Score,
     Visit,
     batches,
-    ema,
     epoch_steps,
     evaluate,
     fit,
@@ -496,15 +495,7 @@ def test_metrics_are_means_over_the_steps() -> None:
     assert metrics == {"loss_supervised": pytest.approx((log(2) + second) / 2, abs=1e-6), "steps": 2}
 
 
-# EMA, prediction, evaluation.
-
-
-def test_ema_by_hand() -> None:
-    target, online = {"w": torch.tensor([1.0, -2.0])}, {"w": torch.tensor([3.0, 6.0])}
-    # 0.75·1 + 0.25·3 and 0.75·(-2) + 0.25·6
-    assert ema(target, online, 0.75)["w"].tolist() == [1.5, 0.0]
-    assert ema(target, online, 1.0)["w"].tolist() == [1.0, -2.0]
-    assert ema(target, online, 0.0)["w"].tolist() == [3.0, 6.0]
+# Prediction, evaluation.
 
 
 @dataclass(frozen=True)

@@ -258,6 +258,17 @@ def dumps(config: Config) -> str:
     return tomli_w.dumps(_without_none(asdict(config)))
 
 
+def flat(tree: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """Settings by their dotted names, without those that are not given."""
+    found: dict[str, Any] = {}
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{before}{name}.")
+        elif value is not None:
+            found[before + name] = value
+    return found
+
+
 def _without_none(tree: dict[str, Any]) -> dict[str, Any]:
     return {
         name: _without_none(value) if isinstance(value, dict) else value

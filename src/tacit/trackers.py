@@ -11,14 +11,14 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from tacit.config import Config, TrackConfig
+from tacit.config import Config, TrackConfig, flat
 from tacit.engines.loop import Record
 from tacit.errors import TacitError
 
@@ -215,18 +215,7 @@ def _created(client: Any, config: Config, folder: Path) -> str:
     found = client.get_experiment_by_name(EXPERIMENT)
     experiment = found.experiment_id if found else client.create_experiment(EXPERIMENT)
     run = str(client.create_run(experiment, run_name=folder.name).info.run_id)
-    settings = _flat({name: value for name, value in asdict(config).items() if name != "track"})
+    settings = flat({name: value for name, value in asdict(config).items() if name != "track"})
     client.log_batch(run, params=[Param(name, str(value)[:LONGEST]) for name, value in settings.items()])
     (folder / NOTE).write_text(json.dumps({"run_id": run}) + "\n", encoding="utf-8")
     return run
-
-
-def _flat(tree: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """Settings by dotted names, without those that are not given."""
-    flat: dict[str, Any] = {}
-    for name, value in tree.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{before}{name}.")
-        elif value is not None:
-            flat[f"{before}{name}"] = value
-    return flat

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from tacit.bench import cells, play
 from tacit.bench.cells import Cell
+from tacit.engines.local import cores
 from tacit.errors import TacitError
 from tests.bench import small
 from tests.engines import farm
@@ -108,7 +109,7 @@ def test_an_interrupted_cell_goes_on_with_another_engine(tmp_path: Path) -> None
 
 
 def test_no_more_cells_at_once_than_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
     for number in (0, 3):
         with pytest.raises(TacitError, match=f"{number} cells can not run side by side on 2 cores: use 1 to 2"):
             heard(small.planned(small.write(tmp_path), tmp_path / "runs"), number)
@@ -116,7 +117,7 @@ def test_no_more_cells_at_once_than_cores(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_side_by_side_gives_the_bits_of_one_after_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
     path = small.write(tmp_path)
     alone, together = (small.planned(path, tmp_path / place)[:2] for place in ("alone", "together"))
     heard(alone)
@@ -161,7 +162,7 @@ def running(path: Path, out: Path) -> Iterator["subprocess.Popen[str]"]:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two cores")
+@pytest.mark.skipif(cores() < 2, reason="needs two cores")
 @pytest.mark.parametrize("struck", ["a child", "the parent", "all, by Ctrl-C"])
 def test_the_numbers_survive_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, struck: str) -> None:
     monkeypatch.setattr(farm, "PATIENCE", 240.0)  # three processes load torch, on a machine that may be busy

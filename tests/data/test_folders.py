@@ -360,7 +360,7 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
 
 def test_too_few_labels_to_test_on(tmp_path: Path) -> None:
     save(tmp_path / "labeled/a/1.png", pixels(4, 4))
-    refused(tmp_path, "has 1 labels, too few to test on: add a folder test")
+    refused(tmp_path, r"has too few labeled samples to test on \(1\): add a folder test")
 
 
 # CSV files
@@ -457,7 +457,7 @@ GOOD = "path,label\n" + rows("babababab---")
             "line 4 of .* has the label b,",
         ),
         ("path,label,group\n" + rows("aab", lambda n: "," if n > 1 else ",g"), "line 4 of .* has no group"),
-        ("path,label\n" + rows("ab"), "has 2 labels, too few to test on: add rows whose split is test"),
+        ("path,label\n" + rows("ab"), r"has too few labeled samples to test on \(2\): add rows whose split is test"),
     ],
 )
 def test_a_wrong_manifest(tmp_path: Path, text: str, message: str) -> None:

@@ -1,7 +1,7 @@
 """The page about a benchmark: its table beside the paper's numbers, what it cost, and how the runs went."""
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -10,6 +10,7 @@ from tacit.bench import keep, tables
 from tacit.bench.cells import Spot
 from tacit.bench.files import Benchmark
 from tacit.bench.tables import COSTS, Block, Sheet
+from tacit.config import flat
 from tacit.report import html
 from tacit.report import page as pages
 from tacit.report.html import Line
@@ -42,7 +43,7 @@ def page(sheet: Sheet, runs: Sequence[Run], command: str, reduced: Mapping[str, 
     """The page about a table, these finished runs of it, and the settings that make its scale a reduced one."""
     opening = [html.paragraph(_summary(sheet, reduced is not None), "summary")]
     if reduced is not None:
-        said = ", ".join(_settings(reduced))
+        said = ", ".join(f"{name} = {value}" for name, value in flat(reduced).items())
         opening.append(html.paragraph(f"Reduced scale ({said}): not comparable with the paper's numbers.", "warning"))
     opening += [html.paragraph(" ".join(part.split())) for part in sheet.about.split("\n\n")]
     results = "\n".join(html.part(block.title, _reached(block, sheet.heads)) for block in sheet.begun)
@@ -74,14 +75,6 @@ def _summary(sheet: Sheet, quick: bool) -> str:
 
 def _points(value: float) -> str:
     return f"{value:+.1f}".replace("-", "−")
-
-
-def _settings(tree: Mapping[str, Any], before: str = "") -> Iterable[str]:
-    for name, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from _settings(value, f"{before}{name}.")
-        else:
-            yield f"{before}{name} = {value}"
 
 
 def _reached(block: Block, heads: Sequence[str]) -> str:

@@ -19,6 +19,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from tacit.bench import cells as plans
 from tacit.bench.cells import Cell
+from tacit.engines.local import cores
 from tacit.errors import TacitError
 from tacit.report.read import load
 from tacit.report.units import Stat, duration, percent
@@ -56,9 +57,9 @@ def play(all_cells: Sequence[Cell], side_by_side: int, console: Console, quiet: 
 
 def refuse_too_many(side_by_side: int) -> None:
     """More processes than cores only get in each other's way."""
-    cores = os.cpu_count() or 1
-    if not 1 <= side_by_side <= cores:
-        raise TacitError(f"{side_by_side} cells can not run side by side on {cores} cores: use 1 to {cores}")
+    most = cores()
+    if not 1 <= side_by_side <= most:
+        raise TacitError(f"{side_by_side} cells can not run side by side on {most} cores: use 1 to {most}")
 
 
 def _rounds_left(cell: Cell) -> int:

@@ -72,7 +72,7 @@ def hold_out(where: Path, y: Labels, remedy: str) -> tuple[Labels, Labels]:
     by_class = labeled[np.argsort(y[labeled], kind="stable")]
     test = np.sort(by_class[TEST_EVERY - 1 :: TEST_EVERY])
     if not len(test):
-        raise TacitError(f"{where} has {len(labeled)} labels, too few to test on: {remedy}")
+        raise TacitError(f"{where} has too few labeled samples to test on ({len(labeled)}): {remedy}")
     return np.setdiff1d(np.arange(len(y)), test, assume_unique=True), test
 
 

@@ -54,7 +54,7 @@ def _agree(path: Path, config: Config, description: Description) -> None:
     if not file.exists():
         return
     agreed, described = read_federation(file)
-    before, now = (_flat(tomllib.loads(configs.dumps(each))) for each in (agreed, config))
+    before, now = (_fixed(each) for each in (agreed, config))
     other = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
     if other or described != description:
         what = f"{other[0]} is {now.get(other[0])!r}, not {before.get(other[0])!r}" if other else "other samples"
@@ -64,13 +64,10 @@ def _agree(path: Path, config: Config, description: Description) -> None:
         )
 
 
-def _flat(tree: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    """Settings by their whole names, without those that are free."""
-    flat: dict[str, Any] = {}
-    for name, value in tree.items():
-        if path or name not in FREE:
-            flat |= _flat(value, f"{path}{name}.") if isinstance(value, dict) else {path + name: value}
-    return flat
+def _fixed(config: Config) -> dict[str, Any]:
+    """Settings by their dotted names, without those that are free."""
+    tree = tomllib.loads(configs.dumps(config))
+    return configs.flat({name: value for name, value in tree.items() if name not in FREE})
 
 
 def _shelf(about: About, node: Mapping[str, Any]) -> Shelf:

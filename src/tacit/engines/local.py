@@ -272,8 +272,11 @@ def repeatable(device: torch.device) -> None:
 
 def default_workers(device: torch.device) -> int:
     """One for each core this process may use; a single one beside a GPU, where each would hold a context of its own."""
-    if device.type != "cpu":
-        return 1
+    return cores() if device.type == "cpu" else 1
+
+
+def cores() -> int:
+    """Those this process may use, which need not be all of the machine's."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -2,7 +2,7 @@
 
 from tacit.learn.batching import Batch, batches, epoch_steps
 from tacit.learn.evaluation import EVALUATION_BATCH, Score, evaluate, loss_on, predict
-from tacit.learn.training import Cost, Kept, Objective, Part, Trained, Visit, ema, fit, fit_in_turns, learning_rate
+from tacit.learn.training import Cost, Kept, Objective, Part, Trained, Visit, fit, fit_in_turns, learning_rate
 
 __all__ = [
     "EVALUATION_BATCH",
@@ -15,7 +15,6 @@ __all__ = [
     "Trained",
     "Visit",
     "batches",
-    "ema",
     "epoch_steps",
     "evaluate",
     "fit",

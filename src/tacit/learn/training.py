@@ -228,8 +228,3 @@ def learning_rate(train: Training, round: int, rounds: int) -> float:
     except (ValueError, ZeroDivisionError):
         pass
     raise TacitError(f"unknown schedule '{train.schedule}': choose constant, cosine, cosine:7/16 or decay:0.995")
-
-
-def ema(target: Params, online: Params, alpha: float) -> Params:
-    """α · target + (1 - α) · online."""
-    return params.lerp(online, target, alpha)
