@@ -42,6 +42,7 @@ TABLE: dict[str, dict[str, Any]] = {  # in no title of these
     "ssfl-table4": {"K": 16},
     "ssfl-table-f1": {"K": 30},
     "ssfl-figure2": {"buffers": "keep"},
+    "ssfl-factors": {"T": 4},
 }
 SUPERVISED: dict[str, Any] = {"batch": 128, "lr": 0.1, "nesterov": False, "schedule": "constant", "warm": 0}
 ROW: dict[tuple[str, str], dict[str, Any]] = {
