@@ -2,7 +2,7 @@
 
     tacit bench run ssfl-factors && python benchmarks/ssfl_factors.py [--runs runs/bench/ssfl-factors] [--out docs]
 
-The first row is in every chart, as is the server alone, dotted.
+The first row is in every chart, as is the server alone with 1,000 labels, dotted.
 """
 
 import argparse
@@ -18,25 +18,28 @@ from tacit.report.read import load
 STEPS = 1600  # of the server in every row, whatever its rounds are
 GREY = "#444444"  # of the server alone
 CHARTS: dict[str, dict[str, str]] = {
-    "how uneven the users are": {"base": "R = 0.4", "r-0": "R = 0", "r-1": "R = 1"},
-    "steps between communications": {"base": "T = 4", "t-1": "T = 1", "t-16": "T = 16"},
-    "users": {"base": "K = C_k = 10", "k-20": "K = C_k = 20", "c-2": "K = 10, C_k = 2"},
-    "labels": {"base": "N_s = 1,000", "n-250": "N_s = 250", "n-4000": "N_s = 4,000"},
-    "normalisation, groups": {"base": "GroupNorm, one group", "batchnorm": "BatchNorm", "grouping": "two groups"},
+    "how uneven the users are: R": {"base": "0.4", "r-0": "0", "r-1": "1"},
+    "steps between averages: T": {"base": "4", "t-1": "1", "t-16": "16"},
+    "users in a round: $C_k$ of K": {"base": "10 of 10", "k-20": "20 of 20", "c-2": "2 of 10"},
+    "labels: $N_s$": {"base": "1,000", "n-250": "250", "n-4000": "4,000"},
+    "normalisation and groups": {"base": "GroupNorm", "batchnorm": "BatchNorm", "grouping": "two groups"},
     "loss of the users": {"base": "consistency", "self-training": "self-training"},
 }
 
 
 def draw(runs: Path, chart: Axes, title: str, rows: dict[str, str]) -> None:
     """The rows of one factor."""
-    shown = [*rows.items(), ("labels-only", "server alone, 1,000 labels")]
+    shown = [*rows.items(), ("labels-only", "_")]
     found = curves(load(runs / "fashion" / name / "seed-0", label) for name, label in shown)
     for curve, ink in zip(found, (*COLORS[: len(rows)], GREY), strict=True):
         x = [STEPS * round / curve.x[-1] for round in curve.x]
         chart.plot(x, curve.mean, color=ink, linestyle=":" if ink == GREY else "-", label=curve.label, linewidth=1.2)
-    chart.set(title=title, ylim=(0, 95))
+    chart.set_title(title, pad=22)
+    chart.set_ylim(0, 90)
     chart.grid(axis="y", alpha=0.2)
-    chart.legend(loc="lower right", frameon=False, fontsize=8)
+    close = {"handlelength": 1.2, "handletextpad": 0.5, "columnspacing": 1.0}
+    key = chart.legend(loc="lower left", bbox_to_anchor=(-0.03, 0.98), ncols=3, frameon=False, fontsize=9, **close)
+    key.set_in_layout(False)
 
 
 if __name__ == "__main__":
