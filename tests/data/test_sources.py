@@ -256,7 +256,7 @@ def test_a_constant_channel_can_be_normalised(tmp_path: Path) -> None:
         ({"x_test": images(8, 8, 8)}, "make them alike"),
         ({"y_test": np.arange(8)}, "labels outside 0 to 3"),
         ({"y_test": np.arange(8) % 4 - 1}, "labels outside 0 to 3"),
-        ({"x_test": None, "y_test": None, "y": np.where(np.arange(40) < 4, np.arange(40), -1)}, "4 labels, too few"),
+        ({"x_test": None, "y_test": None, "y": np.where(np.arange(40) < 4, np.arange(40), -1)}, "too few labeled"),
         ({"x": np.array([{"a": 1}] * 40)}, "can not be read"),
     ],
 )
