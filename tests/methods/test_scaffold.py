@@ -314,6 +314,13 @@ def test_where_nothing_moves_the_control_variate_stays() -> None:
     assert not same(moments[0].state.c, moments[1].state.c)
 
 
+def test_steps_too_short_for_float32_leave_the_control_variate() -> None:
+    data = quadratics([[1.0, 1.0]], [[3.0, 2.0]])
+    short, long = (job(Scaffold(Quadratic()), data, point(1.0), train=steps(2, lr=lr), rounds=1) for lr in (1e-6, 1e-4))
+    assert play_all(short).state.c["p"].item() == 0.0  # of 3e-6 on 1.0 float32 keeps two digits
+    assert play_all(long).state.c["p"].item() != 0.0
+
+
 def test_a_client_may_keep_its_batch_statistics() -> None:
     net = normed()
     given = alone(Scaffold(Supervised()), images(0, 12), net, train=Training(batch=4, buffers="keep"))
