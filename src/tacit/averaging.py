@@ -92,14 +92,14 @@ def average(
 ) -> Params:
     """The weighted mean of the models that arrived; `held` where none did.
 
-    BatchNorm statistics follow `train.buffers`: averaged like everything else, kept as the server holds them, or
+    BatchNorm statistics follow `server.buffers`: averaged like everything else, kept as the server holds them, or
     recomputed on the server's labeled samples.
     """
     return settle(server, held, params.mean(models, weights)) if models else held
 
 
 def settle(server: ServerContext, held: Params, merged: Params) -> Params:
-    """`merged` with BatchNorm statistics by `train.buffers`; they belong to its weights, so this comes last."""
+    """`merged` with BatchNorm statistics by `server.buffers`; they belong to its weights, so this comes last."""
     if server.train.buffers == "keep":
         return merged | {name: held[name] for name in server.net.buffers}
     if server.train.buffers == "recompute" and len(server.samples):

@@ -237,7 +237,7 @@ class FedSiamMT(FedSiamPi):
 
 @dataclass(frozen=True)
 class FedSiamD(FedSiamMT):
-    """FedSiam-D: first as Π, then as MT with fewer and fewer online layers on their way, in the last round none."""
+    """FedSiam-D: first as Π, then as MT with fewer and fewer online layers on their way, as τ says."""
 
     curve: Literal["linear", "rectangle", "rising"] = "linear"  # of τ: Eq. 11, Eq. 12, or the release's
     mu: Probability = 0.5  # μ: the share of the online nets that is not to travel, over all rounds
