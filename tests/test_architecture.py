@@ -22,6 +22,7 @@ ANYTHING = "*"
 # tacit; a folder that stands on its own right may import its own modules. A new room is added here on purpose.
 MAY_IMPORT = {
     "errors": "",
+    "machine": "",
     "random": "",
     "folders": "errors",
     "params": "",
@@ -33,9 +34,9 @@ MAY_IMPORT = {
     "learn": "errors federation learn method nets params random",
     "objectives": "federation learn losses method nets objectives params random",
     "averaging": "learn method params",
-    "data": "data errors federation random",
+    "data": "data errors federation machine random",
     "methods": "averaging errors federation learn losses method nets objectives params random",
-    "engines": "engines errors federation learn method nets params random",
+    "engines": "engines errors federation learn machine method nets params random",
     "catalog": "data errors method methods nets objectives own",
     "config": "catalog data engines.faults errors learn method nets",
     "prepare": "config data engines errors federation nets random",
@@ -49,7 +50,7 @@ MAY_IMPORT = {
     "compare": "config data display errors experiment report",
     "demo": "compare report",
     "look": "config data errors prepare random report",
-    "bench": "bench catalog compare config data engines.checkpoint errors experiment folders nets report",
+    "bench": "bench catalog compare config data engines.checkpoint errors experiment folders machine nets report",
     "typed": "errors",
     "manual": "catalog objectives",
     "bench_cli": ANYTHING,

@@ -16,8 +16,8 @@ from rich.console import Console
 
 from tacit.bench import cells, play
 from tacit.bench.cells import Cell
-from tacit.engines.local import cores
 from tacit.errors import TacitError
+from tacit.machine import cores
 from tests.bench import small
 from tests.engines import farm
 

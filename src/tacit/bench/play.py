@@ -19,8 +19,8 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from tacit.bench import cells as plans
 from tacit.bench.cells import Cell
-from tacit.engines.local import cores
 from tacit.errors import TacitError
+from tacit.machine import cores
 from tacit.report.read import load
 from tacit.report.units import Stat, duration, percent
 

@@ -1,6 +1,5 @@
 """Many image files as one array."""
 
-import os
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,11 +12,12 @@ from PIL import Image, ImageOps
 
 from tacit.data.arrays import Pixels
 from tacit.errors import TacitError
+from tacit.machine import cores
 
 KEPT = 128  # pixels: images that are all alike and no larger keep their size
 SIDE = 64  # pixels, otherwise
 DEPTHS = (8, 10, 12, 14, 16)  # bits of a grey value that cameras and scanners use
-THREADS = min(8, os.cpu_count() or 1)  # Pillow lets others run while it decodes
+THREADS = min(8, cores())  # Pillow lets others run while it decodes
 _GREY = {"1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "I;16N"}
 _TURNED = 5  # the EXIF orientations from here on swap width and height
 _ORIENTATION = 0x0112

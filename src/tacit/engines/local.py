@@ -26,6 +26,7 @@ from tacit.engines.loop import Absent, Arrived, Job, MethodFailedError, Parcel
 from tacit.engines.work import parts, score_part, visit
 from tacit.errors import TacitError
 from tacit.learn import Score
+from tacit.machine import cores
 from tacit.params import Params
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
@@ -273,11 +274,6 @@ def repeatable(device: torch.device) -> None:
 def default_workers(device: torch.device) -> int:
     """One for each core this process may use; a single one beside a GPU, where each would hold a context of its own."""
     return cores() if device.type == "cpu" else 1
-
-
-def cores() -> int:
-    """Those this process may use, which need not be all of the machine's."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextmanager
