@@ -47,7 +47,7 @@ MAY_IMPORT = {
     "params prepare random",
     "report": "report errors",
     "display": "engines experiment report",
-    "compare": "config data display errors experiment report",
+    "compare": "catalog config data display errors experiment report",
     "demo": "compare report",
     "look": "config data errors prepare random report",
     "bench": "bench catalog compare config data engines.checkpoint errors experiment folders machine nets report",

@@ -484,6 +484,19 @@ def test_show_names_the_presets(shell: Shell) -> None:
     assert "method.preset: as-written, as-released, as-released-server" in shell("show", "fedmatch").out
 
 
+def test_compare_gives_each_method_the_settings_it_has(shell: Shell) -> None:
+    words = ("compare", "images.npz.toml", "--methods", "fedavg+fixmatch,fedsem", "--out", "all", "-q")
+    said = shell(*words, "--set", "objective.threshold=0.5", "--set", "method.first=0.5")
+    assert said.code == 0, said.err
+    written = {
+        path.parent.parent.name: tomllib.loads(path.read_text()) for path in (shell.folder / "all").rglob("*.toml")
+    }
+    assert written["fedavg+fixmatch"]["objective"] == {"threshold": 0.5}
+    assert written["fedavg+fixmatch"]["method"] == {"name": "fedavg+fixmatch"}
+    assert written["fedsem"]["objective"] == {}
+    assert written["fedsem"]["method"] == {"name": "fedsem", "first": 0.5}
+
+
 def test_compare_counts_a_seed_once(shell: Shell) -> None:
     said = shell("compare", "images.npz.toml", "--methods", "fedavg,fedavg", "--seeds", "1,1,01", "--out", "all", "-q")
     assert said.code == 0

@@ -1,15 +1,18 @@
 """The rows of a comparison that are no method: what they have in common with the others, and what not."""
 
 import tomllib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from tacit import config as configs
-from tacit.compare import plan
+from tacit.compare import compare, plan, strangers
 from tacit.data import scenario
 from tacit.demo import COMMON
+from tacit.errors import TacitError
 from tacit.random import Streams
 
 AT_SERVER = [
@@ -52,6 +55,23 @@ def test_a_bound_is_the_same_when_it_is_read_again(given: dict[str, Any]) -> Non
 def test_labels_of_clients_are_dealt_as_for_the_others() -> None:
     given = {"labels": "client", "per_class": 5, "partition": "fedmatch"}
     assert plan({}, given, "all-labels", 0).data.budget == (5,)
+
+
+def test_a_setting_goes_to_the_methods_that_have_it() -> None:
+    missing = strangers(["labels-only", "fedprox+fixmatch", "semifl", "fedavg+supervised"])
+    assert missing["labels-only"] == set()  # a bound takes nothing of these sections anyway
+    assert {"objective.labeler", "method.mu"} <= missing["semifl"]
+    assert "objective.labeler" not in missing["fedprox+fixmatch"]
+    assert {"objective.labeler", "method.mu"} <= missing["fedavg+supervised"]
+    assert "method.name" not in set().union(*missing.values())
+
+
+def test_a_setting_that_no_method_has_is_refused(tmp_path: Path) -> None:
+    common: dict[str, Any] = {"labels": "server", "per_class": 5}
+    for extra in ({"method.nu": 1}, {"objective.labeller": "global"}, {"method.preset": "as-released"}):
+        with pytest.raises(TacitError, match=f"{next(iter(extra)).partition('.')[2]}|presets"):
+            compare({}, common | extra, ["fedavg+fixmatch", "semifl"], [0], tmp_path, "quiet", Console())
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_demo_ends_with_the_bound() -> None:

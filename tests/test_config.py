@@ -281,9 +281,9 @@ def test_a_data_file_is_named_by_its_full_path(tmp_path: Path, monkeypatch: pyte
 
 
 def test_settings_for_an_objective_a_method_does_not_have_are_refused(own: None) -> None:
-    with pytest.raises(TacitError, match="my_methods:Bare brings its own objective: use it without"):
+    with pytest.raises(TacitError, match="my_methods:Bare brings its own objective: use it without '.fixmatch'"):
         make({"method": {"name": "my_methods:Bare+fixmatch", "size": 3}})
-    with pytest.raises(TacitError, match="my_methods:Bare brings its own objective: use it without"):
+    with pytest.raises(TacitError, match="my_methods:Bare brings its own objective: leave objective.threshold out"):
         make({"method": {"name": "my_methods:Bare", "size": 3}, "objective": {"threshold": 0.9}})
 
 

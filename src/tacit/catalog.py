@@ -85,7 +85,7 @@ def build_method(name: str, values: Mapping[str, Any], objective: Mapping[str, A
     kind = _find("method", first, methods())
     composes = any(item.name == "objective" for item in fields(kind))
     if (plus or objective) and not composes:
-        raise _brings_its_own(first, second)
+        raise _brings_its_own(first, second, objective)
     settings = check(kind, with_preset(kind, values), "method", hidden=["objective"], owner=first)
     if composes:
         chosen = _find("objective", second, OBJECTIVES) if plus else _default_objective(first, kind)
@@ -95,8 +95,10 @@ def build_method(name: str, values: Mapping[str, Any], objective: Mapping[str, A
     return method
 
 
-def _brings_its_own(method: str, objective: str) -> TacitError:
-    return TacitError(f"{method} brings its own objective: use it without '+{objective or 'objective settings'}'")
+def _brings_its_own(method: str, objective: str, settings: Iterable[str] = ()) -> TacitError:
+    names = ", ".join(f"objective.{name}" for name in settings)
+    remedy = f"use it without '+{objective}'" if objective else f"leave {names} out"
+    return TacitError(f"{method} brings its own objective: {remedy}")
 
 
 def with_preset(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -124,6 +126,14 @@ def method_kinds(name: str) -> tuple[type, type | None]:
             raise _brings_its_own(first, second)
         return kind, None
     return kind, _find("objective", second, OBJECTIVES) if plus else _default_objective(first, kind)
+
+
+def own_settings(name: str) -> set[str]:
+    """The dotted names of what can be set of a method and of its objective."""
+    kind, objective = method_kinds(name)
+    of_method = ["name", *(["preset"] if hasattr(kind, "PRESETS") else []), *(item.name for item in fields(kind))]
+    of_objective = [item.name for item in fields(objective)] if objective else []
+    return {*(f"method.{name}" for name in of_method), *(f"objective.{name}" for name in of_objective)}
 
 
 def _default_objective(name: str, kind: Any) -> Any:

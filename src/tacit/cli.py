@@ -178,7 +178,10 @@ def compare(
     out: Annotated[Path | None, typer.Option(help="For the runs; runs/compare-CONFIG when not given.")] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Run several methods over several seeds on the same config; what is finished already is not run again."""
+    """Run several methods over several seeds on the same config; what is finished already is not run again.
+
+    Of the settings of methods and objectives each method takes those that it has.
+    """
     from tacit import config as configs
     from tacit.compare import compare as play_all
     from tacit.report import page, tables

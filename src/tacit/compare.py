@@ -10,6 +10,7 @@ from rich.console import Console
 
 from tacit import config as configs
 from tacit import display
+from tacit.catalog import own_settings
 from tacit.config import Config
 from tacit.data.papers import AMOUNTS
 from tacit.data.scenario import Scenario
@@ -32,20 +33,46 @@ def compare(
 ) -> list[Run]:
     """Play every method with every seed under `folder`; all configs are checked before the first one runs."""
     planned = []
-    for method in methods:
+    for method, missing in strangers(methods).items():
+        mine, more = _without(base, missing), {name: value for name, value in extra.items() if name not in missing}
         for seed in seeds:
-            config = configs.on_one_machine(plan(base, extra, method, seed))
+            config = configs.on_one_machine(plan(mine, more, method, seed))
             planned.append((config, folder / method.replace("/", "-") / f"seed-{seed}", method, seed))
     for config, place, method, seed in planned:
         play_once(config, place, mode, console, f"{method} seed {seed}")
     return [load(place, method) for _, place, method, _ in planned]
 
 
+def is_bound(name: str) -> bool:
+    """Whether a row is one of the bounds; a name that nearly is one is refused."""
+    if name not in BOUNDS and get_close_matches(name, BOUNDS, n=1, cutoff=0.8):
+        raise unknown("method", name, BOUNDS)
+    return name in BOUNDS
+
+
+def strangers(methods: Sequence[str]) -> dict[str, set[str]]:
+    """For each method, the settings it does not have but another of them has: they are meant for that one.
+
+    What none of them has is in no set, so that it is refused like any mistake.
+    """
+    own = {name: own_settings(name) for name in methods if not is_bound(name)}
+    anybody = set[str]().union(*own.values())
+    return {name: anybody - own.get(name, anybody) for name in methods}
+
+
+def _without(tree: Mapping[str, Any], missing: set[str]) -> dict[str, Any]:
+    """Nested settings without those of these dotted names."""
+    return {
+        section: {name: value for name, value in values.items() if f"{section}.{name}" not in missing}
+        if isinstance(values, Mapping)
+        else values
+        for section, values in tree.items()
+    }
+
+
 def plan(base: Mapping[str, Any], extra: Mapping[str, Any], method: str, seed: int) -> Config:
     """The config of one row: of a method, or of a bound."""
-    if method not in BOUNDS:
-        if get_close_matches(method, BOUNDS, n=1, cutoff=0.8):
-            raise unknown("method", method, BOUNDS)
+    if not is_bound(method):
         return configs.from_options({**extra, "method": method, "seed": seed}, base)
     # The settings of methods and objectives are for the others; data, network and training are common to all.
     base = {name: value for name, value in base.items() if name not in ("method", "objective")}
