@@ -373,6 +373,11 @@ def test_a_network_of_ones_own(images: str, own: str) -> None:
             "fedmatch averages BatchNorm statistics with the weights: leave train.buffers out",
         ),
         ("fedsem", {"data.steps": 2}, "fedsem remembers the labels of samples and these come and go: use data.steps"),
+        (
+            "fedseal",
+            {"data.steps": 2, "labels": "server", "validation": 6},
+            "fedseal remembers the labels of samples and these come and go: use data.steps",
+        ),
         ("fedavg", {"per_class": None}, "labels at the client need a number: give --per-class"),
         ("fedavg", {"n_labels": 3}, "exclude each other: give one of them"),
         ("fedavg", {"device": "cuda:99"}, "there is no device 'cuda:99' here: use --device cpu"),

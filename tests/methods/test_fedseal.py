@@ -20,10 +20,11 @@ from tacit.engines.wire import finite
 from tacit.engines.work import visit as engine_visit
 from tacit.errors import TacitError
 from tacit.federation import Samples
-from tacit.learn import fit, learning_rate, predict
+from tacit.learn import Batch, fit, learning_rate, predict
 from tacit.method import Training
 from tacit.methods.fedavg import FedAvg
-from tacit.methods.fedseal import FedSeal, FedSealDown, FedSealMemory, thresholds
+from tacit.methods.fedseal import FedSeal, FedSealDown, FedSealMemory, Filtered, _Seal, thresholds
+from tacit.nets import Net
 from tacit.objectives import FixMatch, Supervised
 from tacit.params import Params
 from tests.engines import farm
@@ -294,6 +295,13 @@ def test_complementary_labels_are_uniform_over_the_unlikely_classes_and_drawn_an
     assert all(0 < int((each == 3).sum()) < 100 for each in drawn)  # and within each stream
 
 
+def test_with_a_theta_above_1_over_m_the_complementary_label_may_be_the_most_likely_class() -> None:
+    p = torch.tensor([[0.36, 0.33, 0.31]]).expand(200, 3)
+    found = visit(seeing(p, FedSeal(theta=0.4)), 0, down(torch.ones(3))).guesses
+    assert set(found.label.tolist()) == {0}
+    assert set(found.excluded.tolist()) == {0, 1, 2}
+
+
 # Eq. 13 to 15. Gradients without autograd: of -log p(y) at logits z it is p - 1_y, of -log(1 - p(y)) it is
 # p_y/(1 - p_y)·(1_y - p). D⁺ is seen in the strong view (half the plain one), D⁻ in the plain one.
 
@@ -309,9 +317,12 @@ def negative_gradient(x: Tensor, y: Sequence[int]) -> Params:
 
 @pytest.mark.parametrize("round, weight", [(0, 0.1), (3, 0.1 / 0.95**3), (200, 1.0)])
 @pytest.mark.parametrize("labels", ["hard", "soft"])
-def test_the_loss_and_its_gradient_by_hand(round: int, weight: float, labels: Any) -> None:
-    task = seeing(PAIR, FedSeal(labels=labels), views=Scaled())
-    reply = visit(task, 0, down(LOOSE), round=round)
+@pytest.mark.parametrize("ensemble", [True, False])
+def test_the_loss_and_its_gradient_by_hand(round: int, weight: float, labels: Any, ensemble: bool) -> None:
+    """Without the ensemble both sets and the targets are the last model's, whatever the client remembers."""
+    task = seeing(PAIR, FedSeal(labels=labels, ensemble=ensemble), views=Scaled())
+    memory = None if ensemble else FedSealMemory(PAIR.roll(1, dims=1), 9)
+    reply = visit(task, 0, down(LOOSE), memory, round=round)
     strong = PAIR[[0, 3]].log() * 0.5
     targets = PAIR[[0, 3]] if labels == "soft" else by_hand.one_hot([0, 2], 3)
     pull = params.scale(by_hand.slope(EYE, strong, targets), weight)
@@ -430,6 +441,31 @@ def test_bootstrapping_trains_longer_first(steps: int | None) -> None:
     assert same(task.method.start(server).w, fit(replace(server, streams=streams), w0.params, Supervised()).params)
 
 
+@pytest.mark.parametrize("view", ["plain", "weak", "strong"])
+def test_before_the_first_round_too_the_server_looks_at_its_labels_as_asked(view: Any) -> None:
+    """In both trainings: w^0, and step 1 of round 1."""
+    task = crowd(FedSeal(bootstrap=2, view=view), views=Scaled())
+    server = task.server(0, {})
+    begin, streams = server.initial(), server.streams.within("start")
+    first = replace(server, train=replace(TWO_EPOCHS, epochs=2), streams=streams.within("bootstrap"))
+    second = replace(server, streams=streams)
+    looks: tuple[Any, ...] = ("plain", "weak", "strong")
+    ways = {(a, b): fit(second, fit(first, begin, Supervised(a)).params, Supervised(b)) for a in looks for b in looks}
+    assert [way for way, trained in ways.items() if same(task.method.start(server).w, trained.params)] == [(view, view)]
+
+
+@pytest.mark.parametrize("optimizer", ["keep", "reset"])
+def test_momentum_of_bootstrapping_goes_on_in_round_1_if_it_is_kept(optimizer: Any) -> None:
+    task = crowd(FedSeal(bootstrap=3), server_train=replace(TWO_EPOCHS, optimizer=optimizer))
+    server = task.server(0, {})
+    streams = server.streams.within("start")
+    longer = replace(server.train, epochs=3)
+    w0 = fit(replace(server, train=longer, streams=streams.within("bootstrap")), server.initial(), Supervised())
+    with_it, without = (fit(replace(server, streams=streams), w0.params, Supervised(), kept=k) for k in (w0.kept, None))
+    assert same(task.method.start(server).w, with_it.params)
+    assert same(with_it.params, without.params) == (optimizer == "reset")
+
+
 @pytest.mark.parametrize("bootstrap, before", [(0, 0), (7, 14)])
 def test_steps_of_the_first_round_count_those_before_it(bootstrap: int, before: int) -> None:
     """An epoch of twelve samples is two batches of six; w^0, step 1 of round 1, and step 1 of round 2."""
@@ -497,6 +533,27 @@ def test_the_server_keeps_its_momentum_if_told_to() -> None:
     kept, reset = (play_all(crowd(NONE, server_train=replace(TWO_EPOCHS, optimizer=way))) for way in ("keep", "reset"))
     assert kept.state.kept is not None
     assert not same(kept.state.w, reset.state.w)
+
+
+@pytest.mark.parametrize("ensemble", [True, False])
+def test_a_clients_kept_momentum_is_gone_on_with(ensemble: bool) -> None:
+    """By hand: one step of rate 1 with momentum ½ goes half the kept velocity further."""
+    train = replace(ONE_STEP, momentum=0.5, optimizer="keep")
+    task = seeing(SEEN, FedSeal(ensemble=ensemble), train)
+    memory = visit(task, 0, down()).memory
+    with_it, without = (visit(task, 0, down(), each, round=1) for each in (memory, replace(memory, kept=None)))
+    further = params.scale(memory.kept.velocity, 0.5)
+    assert max(float(value.abs().max()) for value in further.values()) > 1e-3
+    assert apart(params.sub(without.up.w, with_it.up.w), further) < 1e-6
+
+
+def test_a_client_that_only_listens_keeps_its_momentum() -> None:
+    task = seeing(SEEN, FedSeal(), replace(ONE_STEP, momentum=0.5, optimizer="keep"))
+    memory = visit(task, 0, down()).memory
+    assert memory.kept is not None
+    heard = visit(task, 0, down(train=False), memory, round=1).memory
+    assert heard.kept is memory.kept
+    assert heard.heard == 2
 
 
 # Reductions.
@@ -682,12 +739,103 @@ def test_a_run_that_stopped_goes_on_with_the_same_bits(tmp_path: Path) -> None:
     assert sum(record["bytes_up"] for record in farm.remains(tmp_path / "run")[0]) > 0
 
 
-@pytest.mark.parametrize("buffers", ["average", "keep", "recompute"])
-def test_batch_statistics_follow_the_setting(buffers: Any) -> None:
-    net = normed()
+# BatchNorm.
+
+
+def normalised(method: FedSeal, **options: Any) -> Job:
+    """Three clients with images, a server with labels and validation images, and a network with BatchNorm."""
     data = federation([hide(images(k, 9)) for k in range(3)], images(50, 6), images(60, 12), images(70, 6))
-    train = Training(batch=4, lr=0.05, buffers=buffers)
-    task = job(FedSeal(bootstrap=2, theta=0.3), data, net, train=train, cohort=2)
+    settings: dict[str, Any] = {"train": Training(batch=4, lr=0.05), "cohort": 2} | options
+    return job(method, data, normed(), **settings)
+
+
+def elsewhere(net: Net, w: Params) -> Params:
+    """The model with other statistics: what it answers in training mode is the same, in evaluation mode it is not."""
+    return w | {name: w[name] + 1.0 for name in net.buffers if name.endswith("running_mean")}
+
+
+def evaluated(net: Net, w: Params, x: Tensor) -> Tensor:
+    return net.apply(w, x.float()).softmax(dim=1)
+
+
+def test_mean_confidences_are_those_of_evaluation_mode() -> None:
+    task = normalised(ALL)
+    w, x = started(task).w, task.federation.client(0, 0).x
+    first, second = w, elsewhere(task.net, w)
+    memory = visit(task, 0, down(torch.zeros(3), first)).memory
+    assert torch.allclose(memory.mean, evaluated(task.net, first, x), atol=1e-6)
+    mean = visit(task, 0, down(torch.zeros(3), second), memory, round=1).memory.mean
+    both = [evaluated(task.net, each, x) for each in (first, second)]
+    assert torch.allclose(mean, (both[0] + both[1]) / 2, atol=1e-6)
+    assert not torch.allclose(both[0], both[1], atol=1e-2)
+
+
+def test_thresholds_are_those_of_evaluation_mode() -> None:
+    task = normalised(FedSeal(bootstrap=2))
+    state, held, found = started(task), task.federation.server.validation, []
+    for w in (state.w, elsewhere(task.net, state.w)):
+        _, downs = task.method.send(task.server(0, {}), replace(state, w=w))
+        found.append(downs[0].thresholds)
+        assert torch.allclose(found[-1], thresholds(evaluated(task.net, w, held.x), held.y), atol=1e-6)
+    assert not torch.allclose(found[0], found[1], atol=1e-2)
+
+
+@pytest.mark.parametrize("ensemble", [True, False])
+def test_a_clients_own_statistics_go_on_with_its_training_and_do_not_label(ensemble: bool) -> None:
+    """A step takes over a tenth of its batch's mean, so that of a difference of 1 it leaves 0.9."""
+    method = replace(ALL, ensemble=ensemble, negative=False)
+    task = normalised(method, train=Training(batch=4, lr=0.0, buffers="keep"))
+    sent = down(torch.zeros(3), started(task).w)
+    memory = visit(task, 0, sent).memory
+    assert memory.kept.buffers is not None
+    moved = replace(memory, kept=replace(memory.kept, buffers=elsewhere(task.net, memory.kept.buffers)))
+    one, two = (visit(task, 0, sent, each, round=1) for each in (memory, moved))
+    assert torch.equal(one.memory.mean, two.memory.mean)
+    assert torch.allclose(one.memory.mean, evaluated(task.net, sent.w, task.federation.client(0, 0).x), atol=1e-6)
+    left = 0.9 ** one.metrics["steps"]
+    for name in task.net.buffers:
+        gone = two.memory.kept.buffers[name] - one.memory.kept.buffers[name]
+        expected = torch.full_like(gone, left if name.endswith("running_mean") else 0.0)
+        assert torch.allclose(gone, expected, atol=1e-4)
+
+
+def test_both_views_are_one_pass_to_batchnorm() -> None:
+    task = normalised(FedSeal())
+    client, net, w = task.client(0, 0), task.net, started(task).w
+    x, y = client.data.x.float(), torch.tensor([0, 1, 2, 0, -1, -1, -1, -1, -1])
+    other = torch.tensor([-1, -1, -1, -1, 1, 2, 0, 1, 2])
+    objective = _Seal(Filtered(y, other, torch.zeros(9, 3)), 1.0, "hard")
+    batch = Batch(client.data.x[:0], y[:0], client.data.x, torch.arange(9))
+    cost = objective.visit(client, w, {}).cost(params.clone(w), batch)
+    together = net.apply(params.clone(w), x, train=True)[:4]
+    apart_from_it = net.apply(params.clone(w), x[:4], train=True)
+    one, two = (float(functional.cross_entropy(logits, y[:4])) for logits in (together, apart_from_it))
+    assert float(cost.metrics["loss_positive"]) == pytest.approx(one, rel=1e-4)
+    assert float(cost.metrics["loss_positive"]) != pytest.approx(two, rel=1e-3)
+
+
+@pytest.mark.parametrize("buffers", ["average", "keep", "recompute"])
+def test_the_average_the_server_trains_on_has_statistics_by_its_setting(buffers: Any) -> None:
+    train = Training(batch=4, lr=0.05)
+    task = normalised(ALL, train=train, server_train=replace(train, buffers=buffers))
+    server, state = task.server(0, {}), replace(started(task), kept=None)
+    ups = {k: visit(task, k, down(torch.zeros(3), state.w)).up for k in range(2)}
+    mean = params.mean([up.w for up in ups.values()])
+    plain = server.views.plain(images(50, 6).x)
+    ways = {
+        "average": mean,
+        "keep": mean | {name: state.w[name] for name in task.net.buffers},
+        "recompute": task.net.restate(mean, [plain]),
+    }
+    after = {name: fit(server, w, Supervised()).params for name, w in ways.items()}
+    merged = task.method.merge(server, state, ups).w
+    assert [name for name, w in after.items() if same(merged, w)] == [buffers]
+
+
+@pytest.mark.parametrize("buffers", ["average", "keep", "recompute"])
+def test_a_run_with_batchnorm_ends_with_statistics_that_moved_and_clients_keep_theirs_if_told_to(buffers: Any) -> None:
+    task = normalised(FedSeal(bootstrap=2, theta=0.3), train=Training(batch=4, lr=0.05, buffers=buffers))
+    net = task.net
     last = list(rounds(task))[-1]
     assert net.buffers
     assert finite(last.state.w)
