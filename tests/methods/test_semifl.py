@@ -116,6 +116,16 @@ def test_a_client_without_confident_samples_only_listens() -> None:
     assert record.metrics["pseudo_kept"]["max"] == 0
 
 
+def test_a_single_confident_sample_is_enough_to_train_on() -> None:
+    w = started(given()).w
+    best, next_best = predict(linear(), w, points(0, 20).x, Identity()).amax(dim=1).sort(descending=True).values[:2]
+    task = given(SemiFl(threshold=float((best + next_best) / 2)))
+    reply = visit(task, 0, WeightsDown(w))
+    assert int(reply.guesses.kept.sum()) == reply.up.n == 1
+    assert reply.metrics["steps"] == 2
+    assert not same(reply.up.w, w)
+
+
 def test_a_client_without_samples_only_listens() -> None:
     task = given()
     empty = replace(task.client(0, 0), data=points(0, 0))
@@ -168,18 +178,25 @@ X = [[1.0, 0, 0, 0], [0, 1.0, 0, 0], [0, 0, 1.0, 0], [0, 0, 0, 1.0]]
 
 
 @pytest.mark.parametrize(
-    "weight, view, factor", [(1.0, "weak", 2), (0.25, "weak", 2), (0.0, "weak", 2), (1.0, "plain", 1)]
+    "weight, view, factor, mixing",
+    [
+        (1.0, "weak", 2, 0.75),
+        (0.25, "weak", 2, 0.75),
+        (0.0, "weak", 2, 0.75),
+        (1.0, "plain", 1, 0.75),
+        (1.0, "weak", 2, 8),
+    ],
 )
-def test_fix_and_mix_by_hand(weight: float, view: Any, factor: float) -> None:
+def test_fix_and_mix_by_hand(weight: float, view: Any, factor: float, mixing: float) -> None:
     x, labels, rows = torch.tensor(X), torch.tensor([2, 0, 1, 1]), torch.tensor([0, 2])  # 1 and 3 are not confident
-    task = given(SemiFl(weight=weight, view=view), views=Scaled())
+    task = given(SemiFl(weight=weight, view=view, mixing=mixing), views=Scaled())
     client, w = task.client(0, 0), started(task).w
     index = torch.tensor([1, 0])  # of the fix set: samples 2 and 0
     batch = Batch(x[:0], labels[:0], x[rows[index]], index)
     cost = _FixAndMix(task.method, x, labels, rows).visit(client, w, {}).cost(w, batch)  # type: ignore[arg-type]
     stream = client.stream("mixup")
     partner = torch.randint(4, (2,), generator=stream)
-    share = beta_shares(2, 0.75, stream, torch.zeros(()))
+    share = beta_shares(2, mixing, stream, torch.zeros(()))
     fix = mixture = 0.0
     for j, sample in enumerate((2, 0)):
         other, own_share = int(partner[j]), float(share[j])
@@ -229,6 +246,27 @@ def test_partners_come_from_all_samples_with_replacement() -> None:
     for _ in range(40):
         cost(w, Batch(x[:0], labels[:0], x[rows], torch.tensor([0, 1])))
     assert seen == {0, 1, 2, 3}
+
+
+def test_strong_views_and_those_that_are_mixed_have_streams_of_their_own() -> None:
+    drawn: dict[str, int] = {}
+
+    @dataclass(frozen=True)
+    class Watching(Identity):
+        def weak(self, x: Tensor, stream: torch.Generator) -> Tensor:
+            drawn["weak"] = stream.initial_seed()
+            return self.plain(x)
+
+        def strong(self, x: Tensor, stream: torch.Generator) -> Tensor:
+            drawn["strong"] = stream.initial_seed()
+            return self.plain(x)
+
+    task = given(views=Watching())
+    visit(task, 0, WeightsDown(started(task).w))
+    client = task.client(0, 0)
+    uses = {"weak": "mixed views", "strong": "unlabeled views"}
+    assert drawn == {view: client.stream(use).initial_seed() for view, use in uses.items()}
+    assert len({*drawn.values(), *(client.stream(use).initial_seed() for use in ("labeling views", "mixup"))}) == 4
 
 
 def test_shares_are_from_the_beta_distribution() -> None:

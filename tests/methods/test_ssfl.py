@@ -137,11 +137,13 @@ def test_every_user_is_in_one_group_and_sizes_differ_by_at_most_one(users: int, 
     assert max(map(len, drawn)) - min(map(len, drawn)) <= 1
 
 
-def test_groups_are_drawn_anew_in_every_round_and_alike_for_a_seed() -> None:
+def test_groups_are_drawn_anew_in_every_round_alike_for_a_seed_and_otherwise_for_another() -> None:
     task = given(clients=10, rounds=8)
     drawn = [str(draw(task.server(k, {}), range(10), 2)) for k in range(8)]
     assert len(set(drawn)) > 5
     assert drawn == [str(draw(task.server(k, {}), range(10), 2)) for k in range(8)]
+    other = given(clients=10, rounds=8, seed=1)
+    assert drawn != [str(draw(other.server(k, {}), range(10), 2)) for k in range(8)]
 
 
 def test_any_two_users_meet_and_part() -> None:
@@ -173,6 +175,7 @@ def test_users_get_the_mean_of_their_group_and_the_server_goes_on_from_w_avg() -
         after, downs = task.method.send(server, state)
         assert set(state.member.values()) == {0, 1}
         assert not same(*state.means)
+        assert task.method.model(state) is state.w  # what is evaluated is no group's mean
         for k in range(6):
             assert same(downs[k].w, state.means[state.member[k]])
         assert same(after.own[0], fit(paced(server), state.w, task.method.objective).params)
@@ -379,6 +382,17 @@ def test_surplus_server_models_of_a_round_are_not_averaged() -> None:
     state = merged(2, {3: up(4.0)}, 10.0, 200.0)
     assert [value["p"].item() for value in state.means] == [(10 + 4) / 2]
     assert state.w["p"].item() == 7.0
+
+
+def test_server_models_that_were_not_averaged_keep_their_momentum() -> None:
+    method = released()
+    task = given(method, train=replace(TWO_EPOCHS, optimizer="keep"))
+    server = task.server(0, {})
+    state, downs = method.send(server, method.start(server))
+    after = method.merge(server, state, {0: visit(task, 0, downs[0]).up})
+    assert len(after.means) == 1
+    assert after.kept == state.kept
+    assert len(after.kept) == 2
 
 
 def test_each_server_models_steps_count_and_the_last_ones_losses_are_logged() -> None:
