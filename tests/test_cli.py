@@ -8,7 +8,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from io import StringIO
+from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -611,6 +611,50 @@ def test_ctrl_c_ends_with_130_and_says_how_to_go_on(shell: Shell, monkeypatch: p
     assert said.code == 130
     assert said.err == "stopped after round 0 of 2; go on with: tacit resume mine\n"
     assert len(tacit.resume(shell.folder / "mine").history) == 2
+
+
+def test_what_the_system_refuses_is_one_sentence(shell: Shell) -> None:
+    """Whatever the file, and wherever it is opened: here, a folder in place of one."""
+    shell.run("--quiet", "--out", "mine")
+    (shell.folder / "mine/rounds.jsonl").rename(shell.folder / "mine/rounds")
+    (shell.folder / "mine/rounds.jsonl").mkdir()
+    said = shell("resume", "mine", "--quiet")
+    assert said.code == 2
+    assert said.err == "tacit: can not use mine/rounds.jsonl: Is a directory; mend that, then try again\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full, a disk that is always full")
+@pytest.mark.parametrize("words", [("ls", "nets"), ("--version",)], ids=" ".join)
+def test_output_that_nothing_takes_is_one_sentence(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        said = shell(*words)
+        full.flush()  # as Python does at its end
+    assert (said.code, said.err) == (2, "tacit: can not go on: No space left on device; mend that, then try again\n")
+
+
+@pytest.mark.parametrize("words", [("ls", "nets"), ("--version",)], ids=" ".join)
+def test_output_that_nobody_reads_on_ends_in_silence(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    ours, theirs = os.pipe()
+    os.close(ours)
+    with os.fdopen(theirs, "w", encoding="utf-8") as pipe:
+        monkeypatch.setattr(sys, "stdout", pipe)
+        said = shell(*words)
+    assert (said.code, said.err) == (1, "")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_letters_that_a_terminal_does_not_know_are_question_marks(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, encoding: str
+) -> None:
+    printed = BytesIO()
+    monkeypatch.setattr(sys, "stdout", TextIOWrapper(printed, encoding=encoding))
+    assert (shell("show", "fedmatch").code, shell("show", "fedmatch").err) == (0, "")
+    assert b"?" in printed.getvalue()
 
 
 def test_help_imports_nothing_heavy() -> None:
