@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any
@@ -70,7 +71,8 @@ def demo(out: Out = None) -> None:
     """Labels only, federated semi-supervised, all labels: side by side on real images in about a minute."""
     from tacit import demo as demos
 
-    demos.show(out or fresh("demo"), Console())
+    with _place(out, "demo") as folder:
+        demos.show(folder, Console())
 
 
 @app.command("ls")
@@ -121,7 +123,8 @@ def data(
     from tacit import look
 
     settings = _settings(config, given, set)
-    look.show(settings, out or fresh(f"data-{Path(settings.data.name).stem}"), format, Console())
+    with _place(out, f"data-{Path(settings.data.name).stem}") as folder:
+        look.show(settings, folder, format, Console())
 
 
 @app.command()
@@ -157,7 +160,8 @@ def run(
     from tacit.experiment import Experiment
 
     settings = _settings(config, given, set)
-    experiment = Experiment.create(settings, out or fresh(f"{settings.method_name}-{Path(settings.data.name).stem}"))
+    with _place(out, f"{settings.method_name}-{Path(settings.data.name).stem}") as folder:
+        experiment = Experiment.create(settings, folder)
     _play(experiment, quiet, json)
 
 
@@ -280,6 +284,11 @@ def _fail(message: str) -> None:
     if message:  # without a command there is none: the help was shown instead
         print(f"tacit: {' '.join(message.split())}", file=sys.stderr)
     sys.exit(2)
+
+
+def _place(out: Path | None, name: str) -> AbstractContextManager[Path]:
+    """The folder that was asked for, or a new one of this name."""
+    return nullcontext(out) if out else fresh(name)
 
 
 def _settings(config: Path | None, given: dict[str, Any], set: list[str] | None) -> Any:

@@ -37,7 +37,7 @@ def compare(
         mine, more = _without(base, missing), {name: value for name, value in extra.items() if name not in missing}
         for seed in seeds:
             config = configs.on_one_machine(plan(mine, more, method, seed))
-            planned.append((config, folder / method.replace("/", "-") / f"seed-{seed}", method, seed))
+            planned.append((config, folder / method / f"seed-{seed}", method, seed))
     for config, place, method, seed in planned:
         play_once(config, place, mode, console, f"{method} seed {seed}")
     return [load(place, method) for _, place, method, _ in planned]

@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from tacit.compare import plan, play_once
+from tacit.folders import safe
 from tacit.report import page, plots, tables
 from tacit.report.read import Run, load
 
@@ -67,6 +68,6 @@ def _program() -> str:
 
 
 def _play(label: str, method: str, options: dict[str, Any], folder: Path, console: Console) -> Run:
-    place = folder / label.replace(" ", "-")
+    place = folder / safe(label)
     play_once(plan({}, COMMON | options, method, 0), place, "auto", console, label)
     return load(place, label)

@@ -36,7 +36,7 @@ from tacit.engines.local import LocalCourier, default_workers, one_thread
 from tacit.engines.loop import Courier, Job, MethodFailedError, Position, Record, TooFewClientsError, play
 from tacit.engines.memory import Memories, write_durably
 from tacit.errors import TacitError
-from tacit.folders import locked
+from tacit.folders import locked, writable
 from tacit.params import Params
 from tacit.prepare import build_job
 from tacit.simulation import cluster, simulation
@@ -77,7 +77,7 @@ class Experiment:
     @classmethod
     def create(cls, config: Config, folder: Path) -> "Experiment":
         """A new run in a folder that is not there yet, or is empty."""
-        with _writing(folder):
+        with writable(folder):
             if (folder / "config.toml").exists():
                 raise TacitError(
                     f"{folder} already holds a run: choose another --out, or go on with `tacit resume {folder}`"
@@ -89,7 +89,7 @@ class Experiment:
             cluster(config.engine.ray)  # it is kept with the run, so a wrong one could not be mended by a resume
         job, split = build_job(config)
         about = {"hash": split.hash(), "data": _fingerprint(job), "counts": _counts(job, split)} | split.to_json()
-        with _writing(folder):
+        with writable(folder):
             partial = folder.with_name(f".{folder.name}.partial-{os.getpid()}")
             try:
                 partial.mkdir(parents=True)
@@ -269,16 +269,6 @@ def _fingerprint(job: Job) -> str:
             digest.update(str(tuple(tensor.shape)).encode())
             digest.update(tensor.contiguous().numpy().data)
     return digest.hexdigest()
-
-
-@contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    """What the system has against a place for a run, in one sentence."""
-    try:
-        yield
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise TacitError(f"can not write to {folder}: {reason}; choose another --out") from error
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from tacit.data import partition, scenario
 from tacit.data.partition import Indices
 from tacit.data.sources import Source
 from tacit.errors import TacitError
+from tacit.folders import writable
 from tacit.prepare import build_data
 from tacit.random import Streams
 from tacit.report import federation, pictures, plots
@@ -285,10 +286,7 @@ def _chosen(look: Look) -> Tensor:
 
 def _refuse_file(folder: Path) -> None:
     """Before anything is loaded: figures need a folder."""
-    try:
+    with writable(folder):
         taken = folder.exists() and not folder.is_dir()
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise TacitError(f"can not write to {folder}: {reason}; choose another --out") from error
     if taken:
         raise TacitError(f"{folder} is not a folder: choose another --out")
