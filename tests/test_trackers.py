@@ -13,6 +13,7 @@ from tacit import config as configs
 from tacit import trackers
 from tacit.bench import cells
 from tacit.config import Config, TrackConfig
+from tacit.engines import checkpoint
 from tacit.engines.loop import Record
 from tacit.errors import TacitError
 from tacit.experiment import Experiment
@@ -106,6 +107,33 @@ def test_tensorboard_reads_every_round_once(config: Config, tmp_path: Path, lost
     before = sorted((tmp_path / "run/tensorboard").iterdir())
     played(Experiment.reopen(tmp_path / "run"))
     assert sorted((tmp_path / "run/tensorboard").iterdir()) == before, "a finished run adds nothing"
+
+
+class Killed(BaseException):
+    """What nothing catches."""
+
+
+def test_a_kill_right_after_a_checkpoint_loses_no_round(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed: pip install 'tacit[tensorboard]'")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    def killed(*arguments: Any) -> None:
+        save(*arguments)
+        raise Killed
+
+    save = checkpoint.save
+    experiment = Experiment.create(replace(config, track=TrackConfig(tensorboard=True)), tmp_path / "run")
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "save", killed)
+        with pytest.raises(Killed):
+            played(experiment)
+    assert experiment.finished_rounds() == 2
+    played(experiment)
+    events = EventAccumulator(str(tmp_path / "run/tensorboard"))
+    events.Reload()
+    assert [scalar.step for scalar in events.Scalars("accuracy")] == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("lost", [False, True])

@@ -22,6 +22,7 @@ def run(config: str | Path | None = None, *, out: str | Path | None = None, **op
             config's setting by its dotted name: `**{"method.mu": 0.1}`.
     """
     import tempfile  # here, since it is slow to import and the command line does without
+    from dataclasses import replace
 
     from tacit import config as configs
     from tacit.experiment import Experiment
@@ -30,6 +31,7 @@ def run(config: str | Path | None = None, *, out: str | Path | None = None, **op
     settings = configs.on_one_machine(configs.from_options(options, base))
     with tempfile.TemporaryDirectory(prefix="tacit-") as scratch:
         experiment = Experiment.create(settings, Path(out) if out is not None else Path(scratch) / "run")
+        experiment = replace(experiment, kept=out is not None)
         for _ in experiment.rounds():
             pass
         return experiment.result()

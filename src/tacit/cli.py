@@ -304,7 +304,6 @@ def _settings(config: Path | None, given: dict[str, Any], set: list[str] | None)
 def _play(experiment: Any, quiet: bool, as_json: bool) -> None:
     """Play a run to its end and say how to go on where it is interrupted."""
     from tacit import display
-    from tacit.engines.loop import MethodFailedError, TooFewClientsError
 
     console, folder = Console(), experiment.folder
     mode: display.Mode = "json" if as_json else "quiet" if quiet else "auto"
@@ -312,14 +311,9 @@ def _play(experiment: Any, quiet: bool, as_json: bool) -> None:
         display.play(experiment, mode, console)
     except KeyboardInterrupt:
         done = experiment.finished_rounds()
-        print(
-            f"stopped after round {done} of {experiment.job.rounds}; go on with: tacit resume {folder}", file=sys.stderr
-        )
+        again = shlex.join(["tacit", "resume", str(folder)])
+        print(f"stopped after round {done} of {experiment.job.rounds}; go on with: {again}", file=sys.stderr)
         raise
-    except (MethodFailedError, TooFewClientsError) as error:
-        log = folder / "errors.log"
-        where = f"; {log} has the traceback" if log.exists() else ""
-        raise TacitError(f"{error} with `tacit resume {folder}`{where}") from error
     accuracy = experiment.result().accuracy
     if as_json:
         print(json.dumps({"accuracy": accuracy if math.isfinite(accuracy) else None, "folder": str(folder)}))

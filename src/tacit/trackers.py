@@ -54,7 +54,6 @@ def _need(extra: str, packages: list[str]) -> None:
 @contextmanager
 def opened(config: Config, folder: Path, played: int) -> Iterator[Log]:
     """What to call with every round from here on, of which so many are played already."""
-    check(config.track)
     with ExitStack() as stack:
         logs: list[Log] = []
         if played < config.rounds and config.track.tensorboard:
