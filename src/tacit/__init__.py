@@ -28,7 +28,8 @@ def run(config: str | Path | None = None, *, out: str | Path | None = None, **op
     from tacit.experiment import Experiment
 
     base = configs.read(Path(config)) if config is not None else {}
-    settings = configs.on_one_machine(configs.from_options(options, base))
+    settings = configs.from_options(options, base)
+    configs.refuse_sites(settings)
     with tempfile.TemporaryDirectory(prefix="tacit-") as scratch:
         experiment = Experiment.create(settings, Path(out) if out is not None else Path(scratch) / "run")
         experiment = replace(experiment, kept=out is not None)

@@ -17,7 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from tacit import bench_cli, hub_cli, site_cli, typed
-from tacit.errors import TacitError, unknown
+from tacit.errors import TacitError
 from tacit.folders import fresh
 
 app = typer.Typer(
@@ -80,8 +80,6 @@ def list_names(kind: Annotated[str | None, typer.Argument(help=", ".join(KINDS))
     """List methods, objectives, datasets, nets and partitions; with `splits`, the settings of the papers."""
     from tacit.catalog import listing
 
-    if kind is not None and kind not in KINDS:
-        raise unknown("kind of thing to list", kind, KINDS)
     console = Console()
     for each in [kind] if kind else KINDS[:-1]:  # the splits are many: on request
         table = Table(title=each, title_justify="left", title_style="bold", box=None, show_header=False)
@@ -298,7 +296,8 @@ def _settings(config: Path | None, given: dict[str, Any], set: list[str] | None)
     options = {name: value for name, value in given.items() if name in configs.OPTIONS}
     base = configs.read(config) if config else {}
     made = configs.from_options(options | configs.assignments(set), base)
-    return configs.on_one_machine(made)
+    configs.refuse_sites(made)
+    return made
 
 
 def _play(experiment: Any, quiet: bool, as_json: bool) -> None:

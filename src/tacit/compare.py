@@ -36,7 +36,8 @@ def compare(
     for method, missing in strangers(methods).items():
         mine, more = _without(base, missing), {name: value for name, value in extra.items() if name not in missing}
         for seed in seeds:
-            config = configs.on_one_machine(plan(mine, more, method, seed))
+            config = plan(mine, more, method, seed)
+            configs.refuse_sites(config)
             planned.append((config, folder / method / f"seed-{seed}", method, seed))
     for config, place, method, seed in planned:
         play_once(config, place, mode, console, f"{method} seed {seed}")

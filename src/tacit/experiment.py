@@ -135,7 +135,7 @@ class Experiment:
         the last rounds only, so that every round is saved.
         """
         if courier is None:
-            configs.on_one_machine(self.config)
+            configs.refuse_sites(self.config)
         with ExitStack() as stack:
             lock = stack.enter_context(locked(self.folder))
             stack.enter_context(one_thread())
