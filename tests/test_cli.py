@@ -522,6 +522,42 @@ def test_compare_goes_on_with_an_interrupted_run(shell: Shell, monkeypatch: pyte
     assert played == [0, 1]
 
 
+def test_compare_goes_on_with_another_number_of_workers(shell: Shell) -> None:
+    words = ("compare", "images.npz.toml", "--methods", "fedavg", "--out", "all", "--quiet")
+    assert shell(*words).code == 0
+    said = shell(*words, "--set", "engine.workers=1", "--set", "engine.deadline=60")
+    assert (said.code, said.err) == (0, "")
+
+
+def test_compare_takes_the_seed_of_its_config(shell: Shell) -> None:
+    with (shell.folder / "images.npz.toml").open("r+") as file:
+        file.write(f"seed = 7\n{CONFIG}")
+    said = shell("compare", "images.npz.toml", "--methods", "fedavg", "--out", "all", "-q")
+    assert (said.code, said.err) == (0, "")
+    assert "seeds 7" in said.out
+    assert [path.name for path in (shell.folder / "all/fedavg").iterdir()] == ["seed-7"]
+
+
+@pytest.mark.parametrize(
+    "words, what, said",
+    [
+        (("compare", "images.npz.toml", "--methods", "fedavg"), "tacit.compare.compare", "with the same command"),
+        (("demo", "--out", "my demo"), "tacit.demo.show", "with: tacit demo --out 'my demo'"),
+        (("demo",), "tacit.demo.show", "with: tacit demo --out runs/demo"),
+    ],
+)
+def test_ctrl_c_says_how_to_go_on_with_several_runs(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], what: str, said: str
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(what, interrupt)
+    stopped = shell(*words)
+    assert (stopped.code, stopped.err) == (130, f"stopped; go on {said}\n")
+    assert not (shell.folder / "runs").exists()
+
+
 def test_all_configs_of_a_comparison_are_checked_before_the_first_one_runs(shell: Shell) -> None:
     said = shell("compare", "images.npz.toml", "--methods", "fedavg,fedawg", "--out", "all")
     assert said.code == 2
@@ -566,6 +602,12 @@ MISTAKES = {
     "odd seeds": (["compare", "images.npz.toml", "--methods", "fedavg", "--seeds", "²"], "'²' is not a seed"),
     "negative seeds": (["compare", "images.npz.toml", "--methods", "fedavg", "--seeds", "-1"], "'-1' is not a seed"),
     "no seeds": (["compare", "images.npz.toml", "--methods", "fedavg", "--seeds", ","], "--seeds is empty"),
+    "a seed for a comparison": (
+        ["compare", "images.npz.toml", "--methods", "fedavg", "--set", "seed=5"],
+        "seeds are given with --seeds: leave out --set seed",
+    ),
+    "every round and none": (["run", "images.npz.toml", "--json", "--quiet"], "leave out one of them"),
+    "every round and none again": (["resume", "full", "--json", "--quiet"], "leave out one of them"),
     "no methods": (["compare", "images.npz.toml", "--methods", ""], "--methods is empty"),
     "compare without config": (["compare", "nowhere.toml", "--methods", "fedavg"], "there is no file"),
     "report of nothing": (["report", "nowhere"], "there is no folder nowhere"),
@@ -610,6 +652,9 @@ def test_ctrl_c_ends_with_130_and_says_how_to_go_on(shell: Shell, monkeypatch: p
         said = shell("run", "images.npz.toml", "--out", "mine")
     assert said.code == 130
     assert said.err == "stopped after round 0 of 2; go on with: tacit resume mine\n"
+    with monkeypatch.context() as patch:
+        patch.setattr("tacit.display.play", interrupt)
+        assert shell("run", "images.npz.toml", "--out", "my run").err.endswith("tacit resume 'my run'\n")
     assert len(tacit.resume(shell.folder / "mine").history) == 2
 
 

@@ -72,7 +72,11 @@ def demo(out: Out = None) -> None:
     from tacit import demo as demos
 
     with _place(out, "demo") as folder:
-        demos.show(folder, Console())
+        try:
+            demos.show(folder, Console())
+        except KeyboardInterrupt:
+            print(f"stopped; go on with: {shlex.join(['tacit', 'demo', '--out', str(folder)])}", file=sys.stderr)
+            raise
 
 
 @app.command("ls")
@@ -155,6 +159,7 @@ def run(
 ) -> None:
     """Train one model and save the run."""
     given = locals()
+    _refuse_both(quiet, json)
     from tacit.experiment import Experiment
 
     settings = _settings(config, given, set)
@@ -166,6 +171,7 @@ def run(
 @app.command()
 def resume(folder: Path, quiet: Quiet = False, json: Json = False) -> None:
     """Go on with an interrupted run; the result is the same as without the interruption."""
+    _refuse_both(quiet, json)
     from tacit.experiment import Experiment
 
     _play(Experiment.reopen(folder), quiet, json)
@@ -177,7 +183,7 @@ def compare(
     methods: Annotated[
         str, typer.Option(help="Comma-separated methods; also the bounds labels-only, all-labels, all-labels-strong.")
     ],
-    seeds: Annotated[str, typer.Option(help="Comma-separated seeds.")] = "0",
+    seeds: Annotated[str | None, typer.Option(help="Comma-separated seeds; the config's when not given.")] = None,
     set: Set = None,
     out: Annotated[Path | None, typer.Option(help="For the runs; runs/compare-CONFIG when not given.")] = None,
     quiet: Quiet = False,
@@ -194,9 +200,14 @@ def compare(
     extra = configs.assignments(set)
     folder = out or Path("runs") / f"compare-{config.stem}"
     console = Console()
-    names, numbers = typed.names(methods, "--methods"), typed.seeds(seeds)
-    runs = play_all(base, extra, names, numbers, folder, "quiet" if quiet else "auto", console)
-    console.print(tables.to_rich(tables.summarise(runs), f"{config.stem}, seeds {seeds}"))
+    names = typed.names(methods, "--methods")
+    numbers = [base.get("seed", 0)] if seeds is None else typed.seeds(seeds)
+    try:
+        runs = play_all(base, extra, names, numbers, folder, "quiet" if quiet else "auto", console)
+    except KeyboardInterrupt:
+        print("stopped; go on with the same command", file=sys.stderr)
+        raise
+    console.print(tables.to_rich(tables.summarise(runs), f"{config.stem}, seeds {', '.join(map(str, numbers))}"))
     page.write_with_command(runs, folder, shlex.join(["tacit", *sys.argv[1:]]))
     console.print(f"report: {folder / 'report.html'}", highlight=False, markup=False, soft_wrap=True)
 
@@ -298,6 +309,11 @@ def _settings(config: Path | None, given: dict[str, Any], set: list[str] | None)
     made = configs.from_options(options | configs.assignments(set), base)
     configs.refuse_sites(made)
     return made
+
+
+def _refuse_both(quiet: bool, as_json: bool) -> None:
+    if quiet and as_json:
+        raise TacitError("--json prints every round and --quiet none: leave out one of them")
 
 
 def _play(experiment: Any, quiet: bool, as_json: bool) -> None:

@@ -1,6 +1,7 @@
 """The demo: one federation, with its few labels, with its unlabeled images too, and with all labels."""
 
 import os
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -63,8 +64,11 @@ def show(folder: Path, console: Console) -> None:
 
 
 def _program() -> str:
-    """How to call this program from here: by its name, or by its path where the shell does not find it."""
-    return "tacit" if shutil.which("tacit") else os.path.relpath(sys.argv[0])
+    """How to call this program from here: by its name, or as it was called where the shell does not find it."""
+    if shutil.which("tacit"):
+        return "tacit"
+    module = Path(sys.argv[0]).name == "__main__.py"
+    return "python -m tacit" if module else shlex.quote(os.path.relpath(sys.argv[0]))
 
 
 def _play(label: str, method: str, options: dict[str, Any], folder: Path, console: Console) -> Run:
