@@ -372,6 +372,15 @@ def test_a_folder_named_with_brackets_is_named_in_full(shell: Shell) -> None:
     assert shell.run("--quiet", "--out", "my [bold] run").out.endswith("saved in my [bold] run\n")
 
 
+def test_a_site_in_a_long_folder_is_told_commands_in_one_piece(shell: Shell) -> None:
+    place = f"{'long/' * 20}my site"
+    said = shell("site", "init", place, "--name", "a", "--insecure")
+    assert (said.code, said.err) == (0, "")
+    assert said.lines[0] == f"The site a is set up in {place}/site.toml. Next:"
+    commands = [line.strip() for line in said.lines if line.strip().startswith("tacit ")]
+    assert commands == [f"tacit site check '{place}/site.toml'", f"tacit site join HOST:PORT --site '{place}'"]
+
+
 def test_resume_goes_on_and_a_finished_run_is_only_reported(shell: Shell) -> None:
     shell.run("--quiet", "--out", "alone")
     config = configs.make(configs.read(Path("alone/config.toml")))

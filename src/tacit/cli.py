@@ -17,6 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from tacit import bench_cli, hub_cli, site_cli, typed
+from tacit.display import say
 from tacit.errors import TacitError
 from tacit.folders import fresh
 
@@ -209,7 +210,7 @@ def compare(
         raise
     console.print(tables.to_rich(tables.summarise(runs), f"{config.stem}, seeds {', '.join(map(str, numbers))}"))
     page.write_with_command(runs, folder, shlex.join(["tacit", *sys.argv[1:]]))
-    console.print(f"report: {folder / 'report.html'}", highlight=False, markup=False, soft_wrap=True)
+    say(f"report: {folder / 'report.html'}", console)
 
 
 @app.command()
@@ -234,8 +235,8 @@ def report(
     page.write(runs, out, "\n".join(again))
     written = pictures.write(runs, plots, format) if plots else []
     for path in written:
-        Console().print(f"plot: {path}", highlight=False, markup=False, soft_wrap=True)
-    Console().print(f"report: {out}", highlight=False, markup=False, soft_wrap=True)
+        say(f"plot: {path}")
+    say(f"report: {out}")
 
 
 def main() -> None:
@@ -333,5 +334,4 @@ def _play(experiment: Any, quiet: bool, as_json: bool) -> None:
     if as_json:
         print(json.dumps({"accuracy": accuracy if math.isfinite(accuracy) else None, "folder": str(folder)}))
     else:
-        said = f"accuracy {accuracy:.1%}  saved in {folder}"
-        console.print(said, highlight=False, markup=False, soft_wrap=True)
+        say(f"accuracy {accuracy:.1%}  saved in {folder}", console)

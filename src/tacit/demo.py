@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from tacit.compare import plan, play_once
+from tacit.display import say
 from tacit.folders import safe
 from tacit.report import page, plots, tables
 from tacit.report.read import Run, load
@@ -58,7 +59,7 @@ def show(folder: Path, console: Console) -> None:
     print(plots.terminal_curve(runs, width, 15, color=console.color_system is not None))
     page.write_with_command(runs, folder, "tacit demo")
     plots.save(plots.figure(runs), folder / "curve.png")
-    console.print(f"\nreport: {folder / 'report.html'}\n\nnext:", highlight=False, markup=False, soft_wrap=True)
+    say(f"\nreport: {folder / 'report.html'}\n\nnext:", console)
     for what, arguments in NEXT:
         console.print(f"  {_program()} {arguments}\n      [dim]{what}[/dim]", highlight=False, soft_wrap=True)
 
