@@ -8,7 +8,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from io import StringIO
+from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -372,6 +372,15 @@ def test_a_folder_named_with_brackets_is_named_in_full(shell: Shell) -> None:
     assert shell.run("--quiet", "--out", "my [bold] run").out.endswith("saved in my [bold] run\n")
 
 
+def test_a_site_in_a_long_folder_is_told_commands_in_one_piece(shell: Shell) -> None:
+    place = f"{'long/' * 20}my site"
+    said = shell("site", "init", place, "--name", "a", "--insecure")
+    assert (said.code, said.err) == (0, "")
+    assert said.lines[0] == f"The site a is set up in {place}/site.toml. Next:"
+    commands = [line.strip() for line in said.lines if line.strip().startswith("tacit ")]
+    assert commands == [f"tacit site check '{place}/site.toml'", f"tacit site join HOST:PORT --site '{place}'"]
+
+
 def test_resume_goes_on_and_a_finished_run_is_only_reported(shell: Shell) -> None:
     shell.run("--quiet", "--out", "alone")
     config = configs.make(configs.read(Path("alone/config.toml")))
@@ -522,6 +531,42 @@ def test_compare_goes_on_with_an_interrupted_run(shell: Shell, monkeypatch: pyte
     assert played == [0, 1]
 
 
+def test_compare_goes_on_with_another_number_of_workers(shell: Shell) -> None:
+    words = ("compare", "images.npz.toml", "--methods", "fedavg", "--out", "all", "--quiet")
+    assert shell(*words).code == 0
+    said = shell(*words, "--set", "engine.workers=1", "--set", "engine.deadline=60")
+    assert (said.code, said.err) == (0, "")
+
+
+def test_compare_takes_the_seed_of_its_config(shell: Shell) -> None:
+    with (shell.folder / "images.npz.toml").open("r+") as file:
+        file.write(f"seed = 7\n{CONFIG}")
+    said = shell("compare", "images.npz.toml", "--methods", "fedavg", "--out", "all", "-q")
+    assert (said.code, said.err) == (0, "")
+    assert "seeds 7" in said.out
+    assert [path.name for path in (shell.folder / "all/fedavg").iterdir()] == ["seed-7"]
+
+
+@pytest.mark.parametrize(
+    "words, what, said",
+    [
+        (("compare", "images.npz.toml", "--methods", "fedavg"), "tacit.compare.compare", "with the same command"),
+        (("demo", "--out", "my demo"), "tacit.demo.show", "with: tacit demo --out 'my demo'"),
+        (("demo",), "tacit.demo.show", "with: tacit demo --out runs/demo"),
+    ],
+)
+def test_ctrl_c_says_how_to_go_on_with_several_runs(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], what: str, said: str
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(what, interrupt)
+    stopped = shell(*words)
+    assert (stopped.code, stopped.err) == (130, f"stopped; go on {said}\n")
+    assert not (shell.folder / "runs").exists()
+
+
 def test_all_configs_of_a_comparison_are_checked_before_the_first_one_runs(shell: Shell) -> None:
     said = shell("compare", "images.npz.toml", "--methods", "fedavg,fedawg", "--out", "all")
     assert said.code == 2
@@ -566,6 +611,12 @@ MISTAKES = {
     "odd seeds": (["compare", "images.npz.toml", "--methods", "fedavg", "--seeds", "²"], "'²' is not a seed"),
     "negative seeds": (["compare", "images.npz.toml", "--methods", "fedavg", "--seeds", "-1"], "'-1' is not a seed"),
     "no seeds": (["compare", "images.npz.toml", "--methods", "fedavg", "--seeds", ","], "--seeds is empty"),
+    "a seed for a comparison": (
+        ["compare", "images.npz.toml", "--methods", "fedavg", "--set", "seed=5"],
+        "seeds are given with --seeds: leave out --set seed",
+    ),
+    "every round and none": (["run", "images.npz.toml", "--json", "--quiet"], "leave out one of them"),
+    "every round and none again": (["resume", "full", "--json", "--quiet"], "leave out one of them"),
     "no methods": (["compare", "images.npz.toml", "--methods", ""], "--methods is empty"),
     "compare without config": (["compare", "nowhere.toml", "--methods", "fedavg"], "there is no file"),
     "report of nothing": (["report", "nowhere"], "there is no folder nowhere"),
@@ -610,7 +661,54 @@ def test_ctrl_c_ends_with_130_and_says_how_to_go_on(shell: Shell, monkeypatch: p
         said = shell("run", "images.npz.toml", "--out", "mine")
     assert said.code == 130
     assert said.err == "stopped after round 0 of 2; go on with: tacit resume mine\n"
+    with monkeypatch.context() as patch:
+        patch.setattr("tacit.display.play", interrupt)
+        assert shell("run", "images.npz.toml", "--out", "my run").err.endswith("tacit resume 'my run'\n")
     assert len(tacit.resume(shell.folder / "mine").history) == 2
+
+
+def test_what_the_system_refuses_is_one_sentence(shell: Shell) -> None:
+    """Whatever the file, and wherever it is opened: here, a folder in place of one."""
+    shell.run("--quiet", "--out", "mine")
+    (shell.folder / "mine/rounds.jsonl").rename(shell.folder / "mine/rounds")
+    (shell.folder / "mine/rounds.jsonl").mkdir()
+    said = shell("resume", "mine", "--quiet")
+    assert said.code == 2
+    assert said.err == "tacit: can not use mine/rounds.jsonl: Is a directory; mend that, then try again\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full, a disk that is always full")
+@pytest.mark.parametrize("words", [("ls", "nets"), ("--version",)], ids=" ".join)
+def test_output_that_nothing_takes_is_one_sentence(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        said = shell(*words)
+        full.flush()  # as Python does at its end
+    assert (said.code, said.err) == (2, "tacit: can not go on: No space left on device; mend that, then try again\n")
+
+
+@pytest.mark.parametrize("words", [("ls", "nets"), ("--version",)], ids=" ".join)
+def test_output_that_nobody_reads_on_ends_in_silence(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    ours, theirs = os.pipe()
+    os.close(ours)
+    with os.fdopen(theirs, "w", encoding="utf-8") as pipe:
+        monkeypatch.setattr(sys, "stdout", pipe)
+        said = shell(*words)
+    assert (said.code, said.err) == (1, "")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_letters_that_a_terminal_does_not_know_are_question_marks(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, encoding: str
+) -> None:
+    printed = BytesIO()
+    monkeypatch.setattr(sys, "stdout", TextIOWrapper(printed, encoding=encoding))
+    assert (shell("show", "fedmatch").code, shell("show", "fedmatch").err) == (0, "")
+    assert b"?" in printed.getvalue()
 
 
 def test_help_imports_nothing_heavy() -> None:

@@ -1,5 +1,7 @@
 """The rows of a comparison that are no method: what they have in common with the others, and what not."""
 
+import shutil
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -9,11 +11,14 @@ import pytest
 from rich.console import Console
 
 from tacit import config as configs
+from tacit import demo
+from tacit.bench import cells, files
 from tacit.compare import compare, plan, strangers
 from tacit.data import scenario
 from tacit.demo import COMMON
 from tacit.errors import TacitError
 from tacit.random import Streams
+from tests.bench import small
 
 AT_SERVER = [
     {"labels": "server", "per_class": 100, "partition": "fedmatch"},
@@ -72,6 +77,30 @@ def test_a_setting_that_no_method_has_is_refused(tmp_path: Path) -> None:
         with pytest.raises(TacitError, match=f"{next(iter(extra)).partition('.')[2]}|presets"):
             compare({}, common | extra, ["fedavg+fixmatch", "semifl"], [0], tmp_path, "quiet", Console())
     assert not list(tmp_path.iterdir())
+
+
+def test_a_seed_among_the_settings_is_refused_where_each_run_has_its_own(tmp_path: Path) -> None:
+    refusal = "seeds are given with --seeds: leave out --set seed"
+    with pytest.raises(TacitError, match=refusal):
+        compare({}, {"seed": 5}, ["fedavg"], [0], tmp_path, "quiet", Console())
+    with pytest.raises(TacitError, match=refusal):
+        cells.spots(files.read(small.write(tmp_path)), extra={"seed": 5})
+
+
+@pytest.mark.parametrize(
+    "found, called, said",
+    [
+        (True, "/x/src/tacit/__main__.py", "tacit"),
+        (False, "/x/src/tacit/__main__.py", "python -m tacit"),
+        (False, "my bin/tacit", "'my bin/tacit'"),
+    ],
+)
+def test_the_demo_says_how_the_program_is_called_from_here(
+    monkeypatch: pytest.MonkeyPatch, found: bool, called: str, said: str
+) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}" if found else None)
+    monkeypatch.setattr(sys, "argv", [called])
+    assert demo._program() == said
 
 
 def test_the_demo_ends_with_the_bound() -> None:

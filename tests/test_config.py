@@ -16,7 +16,7 @@ from tacit import catalog, nets
 from tacit import config as configs
 from tacit.config import Config, EngineConfig, LogConfig, NetConfig, flat, from_options, make, parse_assignment
 from tacit.data.scenario import Scenario
-from tacit.deploy.settings import Site
+from tacit.deploy.settings import Hub, Site
 from tacit.engines.faults import Faults
 from tacit.errors import TacitError
 from tacit.method import Training
@@ -463,7 +463,8 @@ def test_running_the_written_config_gives_the_same_bits(tmp_path: Path) -> None:
     [
         (lambda path: None, "there is no file"),
         (lambda path: path.mkdir(), "is a folder: give the path of a TOML config"),
-        (lambda path: path.write_bytes(b"\xff\xfe"), "can not read"),
+        (lambda path: path.write_bytes(b"\xff\xfe"), "is not text in UTF-8: save it as UTF-8, or give another file"),
+        (lambda path: path.write_text("rounds = 9" + 5000 * "9"), "is not valid TOML: Exceeds the limit"),
         (lambda path: path.write_text("rounds ="), "is not valid TOML"),
         (lambda path: path.write_text("[train]\nlr = 1\n[train]\n"), "is not valid TOML"),
     ],
@@ -535,3 +536,41 @@ def test_every_method_and_objective_can_be_built_with_its_defaults() -> None:
         if catalog.method_kinds(name)[1] is not None:
             for objective in OBJECTIVES:
                 make({"method": {"name": f"{name}+{objective}"}})
+
+
+def test_a_mark_at_the_beginning_of_a_file_is_no_setting(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("rounds = 3", encoding="utf-8-sig")
+    assert configs.read(tmp_path / "config.toml") == {"rounds": 3}
+
+
+def test_a_section_that_is_set_as_a_whole_keeps_the_rest_of_the_file() -> None:
+    base = {"train": {"lr": 0.5, "batch": 7}, "data": {"labels": "all"}, "method": {"name": "fedprox"}}
+    changes = configs.assignments(["train={lr=0.25, momentum=0.5}", "method={mu=0.125}", "data={clients=4}"])
+    config = configs.from_options(changes, base)
+    assert (config.train.lr, config.train.batch, config.train.momentum) == (0.25, 7, 0.5)
+    assert config.method == {"name": "fedprox", "mu": 0.125}
+    assert (config.data.labels, config.data.clients) == ("all", 4)
+
+
+@pytest.mark.parametrize("digits", [400, 5000])
+@pytest.mark.parametrize("name", ["seed", "rounds", "train.lr", "method.mu"])
+def test_a_number_with_very_many_digits_is_one_short_sentence(name: str, digits: int) -> None:
+    for changes in (configs.assignments([f"{name}=1{digits * '0'}"]), {name: 10**digits}):
+        with pytest.raises(TacitError, match=f"{name} = .* is not possible: ") as caught:
+            configs.from_options(changes, {"method": {"name": "fedprox"}})
+        assert len(str(caught.value)) < 250
+
+
+@pytest.mark.parametrize(
+    "values, says",
+    [
+        ({"name": "a b"}, "name = 'a b' is not possible: it should be 1 to 64 plain letters, digits, '.', '_' and '-'"),
+        ({"host": "a_b"}, "host = 'a_b' is not possible: it should be an IP address, or a name of plain letters"),
+        ({"listen": "a_b"}, "it should be an IP address"),
+        ({"sites": ["a", "b c"]}, "each name in it should be 1 to 64"),
+    ],
+)
+def test_a_name_of_the_wrong_form_is_told_the_form(values: dict[str, Any], says: str) -> None:
+    with pytest.raises(TacitError) as caught:
+        catalog.check(Site if "name" in values else Hub, values, "")
+    assert says in str(caught.value)

@@ -6,6 +6,7 @@ import math
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,10 @@ from safetensors import safe_open
 
 import tacit
 from tacit import config as configs
-from tacit.config import from_options
+from tacit import simulation
+from tacit.config import EngineConfig, from_options
+from tacit.engines import checkpoint
+from tacit.engines.inline import InlineCourier
 from tacit.engines.loop import TooFewClientsError
 from tacit.errors import TacitError
 from tacit.experiment import Experiment
@@ -491,6 +495,78 @@ def test_a_round_that_stops_the_run_keeps_the_tracebacks_and_can_be_resumed(
     config = tmp_path / "run" / "config.toml"
     config.write_text(config.read_text().replace("min_clients = 1", "min_clients = 0"))
     assert tacit.resume(tmp_path / "run").history[1]["clients"] == 0
+
+
+def test_what_stops_a_run_says_how_to_go_on(tmp_path: Path, images: str, own: str) -> None:
+    settings, folder = small(images, method=f"{own}:Failing"), tmp_path / "my run"
+    with pytest.raises(TacitError) as caught:
+        tacit.run(out=folder, **settings)
+    how = f"; mend the cause, then resume with `tacit resume '{folder}'`; {folder}/errors.log has the traceback"
+    assert str(caught.value).endswith(how)
+    with pytest.raises(TacitError, match="then resume, for which it needs a folder: give out=$"):
+        tacit.run(**settings)
+    experiment = Experiment.reopen(folder)
+    with (
+        closing(InlineCourier(experiment.job)) as courier,
+        pytest.raises(TacitError, match="then resume; .*traceback$"),
+    ):
+        list(experiment.rounds(courier))  # of a hub, which adds its own command
+
+
+class Killed(BaseException):
+    """What nothing catches."""
+
+
+@pytest.mark.parametrize("how", ["stopped", "killed"])
+def test_a_run_that_ends_with_its_last_round_has_a_model(
+    tmp_path: Path, images: str, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    def killed(*arguments: Any) -> None:
+        save(*arguments)
+        if arguments[1].round == 2:
+            raise Killed
+
+    save = checkpoint.save
+    experiment = Experiment.create(from_options(small(images)), tmp_path / "run")
+    rounds = experiment.rounds()
+    next(rounds)
+    if how == "stopped":
+        next(rounds)
+        rounds.close()
+    else:
+        monkeypatch.setattr(checkpoint, "save", killed)
+        with pytest.raises(Killed):
+            next(rounds)
+    assert experiment.finished_rounds() == 2
+    assert isinstance(experiment.result().net(), torch.nn.Module)
+
+
+@pytest.mark.parametrize("harm", ["gone", "empty", "cut"])
+def test_a_model_that_was_lost_is_written_again(tmp_path: Path, images: str, harm: str) -> None:
+    tacit.run(out=tmp_path / "run", **small(images))
+    model = tmp_path / "run" / "model.safetensors"
+    before = model.read_bytes()
+    model.unlink()
+    if harm != "gone":
+        model.write_bytes(before[:1000] if harm == "cut" else b"")
+    with pytest.raises(TacitError, match="model.safetensors can not be read .*: write it again with `tacit resume "):
+        Experiment.reopen(tmp_path / "run").result()
+    tacit.resume(tmp_path / "run")
+    assert model.read_bytes() == before
+
+
+@pytest.mark.parametrize("package", ["flwr", "ray"])
+def test_flower_is_refused_where_it_is_not_installed(
+    tmp_path: Path, images: str, monkeypatch: pytest.MonkeyPatch, package: str
+) -> None:
+    Experiment.create(from_options(small(images)), tmp_path / "old")
+    monkeypatch.setattr(simulation, "find_spec", lambda name: None if name == package else name)
+    with pytest.raises(TacitError, match=f"--engine flower needs the package {package}: .*, or use --engine local"):
+        tacit.run(out=tmp_path / "new" / "run", **small(images, engine="flower"))
+    assert not (tmp_path / "new").exists()
+    with pytest.raises(TacitError, match=f"needs the package {package}"):
+        Experiment.reopen(tmp_path / "old", EngineConfig("flower"))
+    Experiment.reopen(tmp_path / "old")
 
 
 def test_a_run_in_which_nobody_was_ever_evaluated_says_so(images: str, own: str) -> None:

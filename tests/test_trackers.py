@@ -1,5 +1,8 @@
 """What trackers write is read back; they are extras, so each test is skipped where its package is missing."""
 
+import json
+import logging
+import os
 import shutil
 import tomllib
 from collections.abc import Callable, Generator
@@ -13,6 +16,7 @@ from tacit import config as configs
 from tacit import trackers
 from tacit.bench import cells
 from tacit.config import Config, TrackConfig
+from tacit.engines import checkpoint
 from tacit.engines.loop import Record
 from tacit.errors import TacitError
 from tacit.experiment import Experiment
@@ -108,6 +112,33 @@ def test_tensorboard_reads_every_round_once(config: Config, tmp_path: Path, lost
     assert sorted((tmp_path / "run/tensorboard").iterdir()) == before, "a finished run adds nothing"
 
 
+class Killed(BaseException):
+    """What nothing catches."""
+
+
+def test_a_kill_right_after_a_checkpoint_loses_no_round(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed: pip install 'tacit[tensorboard]'")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    def killed(*arguments: Any) -> None:
+        save(*arguments)
+        raise Killed
+
+    save = checkpoint.save
+    experiment = Experiment.create(replace(config, track=TrackConfig(tensorboard=True)), tmp_path / "run")
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "save", killed)
+        with pytest.raises(Killed):
+            played(experiment)
+    assert experiment.finished_rounds() == 2
+    played(experiment)
+    events = EventAccumulator(str(tmp_path / "run/tensorboard"))
+    events.Reload()
+    assert [scalar.step for scalar in events.Scalars("accuracy")] == [1, 2, 3, 4]
+
+
 @pytest.mark.parametrize("lost", [False, True])
 @pytest.mark.filterwarnings("ignore")  # of MLflow's own
 def test_mlflow_has_every_round_once(config: Config, tmp_path: Path, lost: bool) -> None:
@@ -126,6 +157,50 @@ def test_mlflow_has_every_round_once(config: Config, tmp_path: Path, lost: bool)
     told = {metric.step: metric.value for metric in client.get_metric_history(run.info.run_id, "accuracy")}
     assert len(client.get_metric_history(run.info.run_id, "accuracy")) == len(history)
     assert told == pytest.approx({record["round"] + 1: record["accuracy"] for record in history})
+
+
+@pytest.mark.filterwarnings("ignore")  # of MLflow's own
+def test_mlflow_leaves_the_process_as_it_was(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for package in ("mlflow", "sqlalchemy", "alembic"):
+        pytest.importorskip(package, reason=f"{package} is not installed: pip install 'tacit[mlflow]'")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "7")
+    for name in ("mlflow", "alembic"):
+        monkeypatch.setattr(logging.getLogger(name), "level", logging.INFO)
+    before = dict(os.environ)
+    with trackers.opened(replace(config, track=TrackConfig(mlflow=str(tmp_path / "tracked"))), tmp_path, 0) as log:
+        log(a_record())
+        polite = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "7", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2"}
+        assert polite.items() <= os.environ.items()
+        assert logging.getLogger("mlflow").level == logging.CRITICAL
+    assert dict(os.environ) == before
+    assert {logging.getLogger(name).level for name in ("mlflow", "alembic")} == {logging.INFO}
+
+
+@pytest.mark.filterwarnings("ignore")  # of MLflow's own
+def test_a_run_that_mlflow_does_not_know_begins_anew_and_one_it_can_not_find_now_is_refused(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a server that fails for a moment would be told the run twice."""
+    for package in ("mlflow", "sqlalchemy", "alembic"):
+        pytest.importorskip(package, reason=f"{package} is not installed: pip install 'tacit[mlflow]'")
+    from mlflow.exceptions import MlflowException
+    from mlflow.tracking import MlflowClient
+
+    asked = replace(config, track=TrackConfig(mlflow=str(tmp_path / "tracked")))
+    for note in (json.dumps({"run_id": "of another server"}), json.dumps({"run_id": 32 * "0"}), "[]", "{"):
+        (tmp_path / trackers.NOTE).write_text(note)
+        with trackers.opened(asked, tmp_path, 0):
+            pass
+        assert len(json.loads((tmp_path / trackers.NOTE).read_text())["run_id"]) == 32
+
+    def busy(*_: object) -> None:
+        raise MlflowException("come again")
+
+    before = (tmp_path / trackers.NOTE).read_text()
+    monkeypatch.setattr(MlflowClient, "get_run", busy)
+    with pytest.raises(TacitError, match=r"MLflow at .* refuses \(come again\)"), trackers.opened(asked, tmp_path, 0):
+        pass
+    assert (tmp_path / trackers.NOTE).read_text() == before
 
 
 def goes_on(config: Config, folder: Path, breaks: Callable[[], object]) -> None:

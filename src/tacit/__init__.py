@@ -22,14 +22,17 @@ def run(config: str | Path | None = None, *, out: str | Path | None = None, **op
             config's setting by its dotted name: `**{"method.mu": 0.1}`.
     """
     import tempfile  # here, since it is slow to import and the command line does without
+    from dataclasses import replace
 
     from tacit import config as configs
     from tacit.experiment import Experiment
 
     base = configs.read(Path(config)) if config is not None else {}
-    settings = configs.on_one_machine(configs.from_options(options, base))
+    settings = configs.from_options(options, base)
+    configs.refuse_sites(settings)
     with tempfile.TemporaryDirectory(prefix="tacit-") as scratch:
         experiment = Experiment.create(settings, Path(out) if out is not None else Path(scratch) / "run")
+        experiment = replace(experiment, kept=out is not None)
         for _ in experiment.rounds():
             pass
         return experiment.result()

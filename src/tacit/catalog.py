@@ -18,6 +18,7 @@ from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
 
 import tacit.methods
 from tacit import nets, own
@@ -34,9 +35,7 @@ _PARTS = {
 
 
 SHOWN = 8  # settings in a sentence
-
-# Where pydantic's own words are not for people.
-_REASONS = {"string_pattern_mismatch": "it should have plain letters, digits, '.' and '-' only"}
+LONGEST = 80  # letters of a value in a sentence
 
 
 @dataclass(frozen=True)
@@ -187,15 +186,40 @@ def check(
         try:
             checked[name] = TypeAdapter(hints[name]).validate_python(value)
         except ValidationError as error:
-            reason = "; ".join(
-                dict.fromkeys(_REASONS.get(problem["type"], problem["msg"]) for problem in error.errors())
-            )
-            reason = reason.replace("Input should", "it should")
-            raise TacitError(f"{where} = {value!r} is not possible: {reason}") from error
+            reason = "; ".join(dict.fromkeys(_reason(problem, hints[name]) for problem in error.errors()))
+            raise TacitError(f"{where} = {_shown(value)} is not possible: {reason}") from error
         number = isinstance(checked[name], (int, float)) and not isinstance(checked[name], bool)
-        if number and (isinstance(value, bool) or not math.isfinite(checked[name])):
-            raise TacitError(f"{where} = {value!r} is not possible: it should be a finite number")
+        if number and (isinstance(value, bool) or not _finite(checked[name])):
+            raise TacitError(f"{where} = {_shown(value)} is not possible: it should be a finite number")
     return checked
+
+
+def _reason(problem: Mapping[str, Any], hint: Any) -> str:
+    """What is wrong with a value; where it is its pattern, which is not for people, the words that stand beside it."""
+    words = _described(hint) if problem["type"] == "string_pattern_mismatch" else []
+    it = "each name in it" if problem["loc"] else "it"
+    return f"{it} should be {words[0]}" if words else str(problem["msg"]).replace("Input should", "it should")
+
+
+def _described(hint: Any) -> list[str]:
+    """The descriptions in a type, also of what it is made of."""
+    here = [part.description for part in getattr(hint, "__metadata__", ()) if isinstance(part, FieldInfo)]
+    return [*filter(None, here), *(words for part in get_args(hint) for words in _described(part))]
+
+
+def _finite(number: float) -> bool:
+    try:
+        return math.isfinite(number)
+    except OverflowError:  # a whole number with hundreds of digits
+        return False
+
+
+def _shown(value: object) -> str:
+    try:
+        text = repr(value)
+    except ValueError:  # a whole number with thousands of digits
+        text = "a number"
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
 def _stranger(path: str, name: str, known: Iterable[str], owner: str) -> TacitError:

@@ -2,9 +2,12 @@
 
 import json
 import math
+import os
 import re
 import shlex
 import sys
+from contextlib import AbstractContextManager, nullcontext
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +17,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from tacit import bench_cli, hub_cli, site_cli, typed
-from tacit.errors import TacitError, unknown
+from tacit.display import say
+from tacit.errors import TacitError
 from tacit.folders import fresh
 
 app = typer.Typer(
@@ -68,7 +72,12 @@ def demo(out: Out = None) -> None:
     """Labels only, federated semi-supervised, all labels: side by side on real images in about a minute."""
     from tacit import demo as demos
 
-    demos.show(out or fresh("demo"), Console())
+    with _place(out, "demo") as folder:
+        try:
+            demos.show(folder, Console())
+        except KeyboardInterrupt:
+            print(f"stopped; go on with: {shlex.join(['tacit', 'demo', '--out', str(folder)])}", file=sys.stderr)
+            raise
 
 
 @app.command("ls")
@@ -76,8 +85,6 @@ def list_names(kind: Annotated[str | None, typer.Argument(help=", ".join(KINDS))
     """List methods, objectives, datasets, nets and partitions; with `splits`, the settings of the papers."""
     from tacit.catalog import listing
 
-    if kind is not None and kind not in KINDS:
-        raise unknown("kind of thing to list", kind, KINDS)
     console = Console()
     for each in [kind] if kind else KINDS[:-1]:  # the splits are many: on request
         table = Table(title=each, title_justify="left", title_style="bold", box=None, show_header=False)
@@ -119,7 +126,8 @@ def data(
     from tacit import look
 
     settings = _settings(config, given, set)
-    look.show(settings, out or fresh(f"data-{Path(settings.data.name).stem}"), format, Console())
+    with _place(out, f"data-{Path(settings.data.name).stem}") as folder:
+        look.show(settings, folder, format, Console())
 
 
 @app.command()
@@ -152,16 +160,19 @@ def run(
 ) -> None:
     """Train one model and save the run."""
     given = locals()
+    _refuse_both(quiet, json)
     from tacit.experiment import Experiment
 
     settings = _settings(config, given, set)
-    experiment = Experiment.create(settings, out or fresh(f"{settings.method_name}-{Path(settings.data.name).stem}"))
+    with _place(out, f"{settings.method_name}-{Path(settings.data.name).stem}") as folder:
+        experiment = Experiment.create(settings, folder)
     _play(experiment, quiet, json)
 
 
 @app.command()
 def resume(folder: Path, quiet: Quiet = False, json: Json = False) -> None:
     """Go on with an interrupted run; the result is the same as without the interruption."""
+    _refuse_both(quiet, json)
     from tacit.experiment import Experiment
 
     _play(Experiment.reopen(folder), quiet, json)
@@ -173,7 +184,7 @@ def compare(
     methods: Annotated[
         str, typer.Option(help="Comma-separated methods; also the bounds labels-only, all-labels, all-labels-strong.")
     ],
-    seeds: Annotated[str, typer.Option(help="Comma-separated seeds.")] = "0",
+    seeds: Annotated[str | None, typer.Option(help="Comma-separated seeds; the config's when not given.")] = None,
     set: Set = None,
     out: Annotated[Path | None, typer.Option(help="For the runs; runs/compare-CONFIG when not given.")] = None,
     quiet: Quiet = False,
@@ -190,11 +201,16 @@ def compare(
     extra = configs.assignments(set)
     folder = out or Path("runs") / f"compare-{config.stem}"
     console = Console()
-    names, numbers = typed.names(methods, "--methods"), typed.seeds(seeds)
-    runs = play_all(base, extra, names, numbers, folder, "quiet" if quiet else "auto", console)
-    console.print(tables.to_rich(tables.summarise(runs), f"{config.stem}, seeds {seeds}"))
+    names = typed.names(methods, "--methods")
+    numbers = [base.get("seed", 0)] if seeds is None else typed.seeds(seeds)
+    try:
+        runs = play_all(base, extra, names, numbers, folder, "quiet" if quiet else "auto", console)
+    except KeyboardInterrupt:
+        print("stopped; go on with the same command", file=sys.stderr)
+        raise
+    console.print(tables.to_rich(tables.summarise(runs), f"{config.stem}, seeds {', '.join(map(str, numbers))}"))
     page.write_with_command(runs, folder, shlex.join(["tacit", *sys.argv[1:]]))
-    console.print(f"report: {folder / 'report.html'}", highlight=False, markup=False, soft_wrap=True)
+    say(f"report: {folder / 'report.html'}", console)
 
 
 @app.command()
@@ -219,24 +235,53 @@ def report(
     page.write(runs, out, "\n".join(again))
     written = pictures.write(runs, plots, format) if plots else []
     for path in written:
-        Console().print(f"plot: {path}", highlight=False, markup=False, soft_wrap=True)
-    Console().print(f"report: {out}", highlight=False, markup=False, soft_wrap=True)
+        say(f"plot: {path}")
+    say(f"report: {out}")
 
 
 def main() -> None:
     """Run the program; mistakes of its user end in one sentence on standard error and exit code 2."""
+    _print_what_can_be()
     try:
         code = app(standalone_mode=False)
+        print(end="", flush=True)  # here at the latest, a disk that is full says so
     except TacitError as error:
         _fail(str(error))
     except (typer.Abort, KeyboardInterrupt):
         sys.exit(130)
+    except BrokenPipeError:  # `tacit … | head` has seen enough
+        _drop_the_rest()
+        sys.exit(1)
+    except OSError as error:
+        _drop_the_rest()
+        _fail(_refusal(error))
     except Exception as error:
         # typer's errors are click's up to 0.20, which Flower asks for, and its own in later versions.
         if not hasattr(error, "format_message"):
             raise
         _fail(_once(error.format_message()))
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _print_what_can_be() -> None:
+    """A letter that a terminal does not know is a question mark there, and no reason to end."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="replace")
+
+
+def _drop_the_rest() -> None:
+    """Forget what standard output did not take, which Python would try again, and complain about, at its end."""
+    try:
+        print(end="", flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _refusal(error: OSError) -> str:
+    """What the system has against a file; standard output has no name."""
+    what = "can not go on" if error.filename is None else f"can not use {error.filename}"
+    return f"{what}: {error.strerror or error}; mend that, then try again"
 
 
 def _once(message: str) -> str:
@@ -251,6 +296,11 @@ def _fail(message: str) -> None:
     sys.exit(2)
 
 
+def _place(out: Path | None, name: str) -> AbstractContextManager[Path]:
+    """The folder that was asked for, or a new one of this name."""
+    return nullcontext(out) if out else fresh(name)
+
+
 def _settings(config: Path | None, given: dict[str, Any], set: list[str] | None) -> Any:
     """The config a file, the options among `given` and the assignments make, each winning over those before."""
     from tacit import config as configs
@@ -258,13 +308,18 @@ def _settings(config: Path | None, given: dict[str, Any], set: list[str] | None)
     options = {name: value for name, value in given.items() if name in configs.OPTIONS}
     base = configs.read(config) if config else {}
     made = configs.from_options(options | configs.assignments(set), base)
-    return configs.on_one_machine(made)
+    configs.refuse_sites(made)
+    return made
+
+
+def _refuse_both(quiet: bool, as_json: bool) -> None:
+    if quiet and as_json:
+        raise TacitError("--json prints every round and --quiet none: leave out one of them")
 
 
 def _play(experiment: Any, quiet: bool, as_json: bool) -> None:
     """Play a run to its end and say how to go on where it is interrupted."""
     from tacit import display
-    from tacit.engines.loop import MethodFailedError, TooFewClientsError
 
     console, folder = Console(), experiment.folder
     mode: display.Mode = "json" if as_json else "quiet" if quiet else "auto"
@@ -272,17 +327,11 @@ def _play(experiment: Any, quiet: bool, as_json: bool) -> None:
         display.play(experiment, mode, console)
     except KeyboardInterrupt:
         done = experiment.finished_rounds()
-        print(
-            f"stopped after round {done} of {experiment.job.rounds}; go on with: tacit resume {folder}", file=sys.stderr
-        )
+        again = shlex.join(["tacit", "resume", str(folder)])
+        print(f"stopped after round {done} of {experiment.job.rounds}; go on with: {again}", file=sys.stderr)
         raise
-    except (MethodFailedError, TooFewClientsError) as error:
-        log = folder / "errors.log"
-        where = f"; {log} has the traceback" if log.exists() else ""
-        raise TacitError(f"{error} with `tacit resume {folder}`{where}") from error
     accuracy = experiment.result().accuracy
     if as_json:
         print(json.dumps({"accuracy": accuracy if math.isfinite(accuracy) else None, "folder": str(folder)}))
     else:
-        said = f"accuracy {accuracy:.1%}  saved in {folder}"
-        console.print(said, highlight=False, markup=False, soft_wrap=True)
+        say(f"accuracy {accuracy:.1%}  saved in {folder}", console)

@@ -32,15 +32,23 @@ def compare(
     console: Console,
 ) -> list[Run]:
     """Play every method with every seed under `folder`; all configs are checked before the first one runs."""
+    refuse_seed(extra)
     planned = []
     for method, missing in strangers(methods).items():
         mine, more = _without(base, missing), {name: value for name, value in extra.items() if name not in missing}
         for seed in seeds:
-            config = configs.on_one_machine(plan(mine, more, method, seed))
-            planned.append((config, folder / method.replace("/", "-") / f"seed-{seed}", method, seed))
+            config = plan(mine, more, method, seed)
+            configs.refuse_sites(config)
+            planned.append((config, folder / method / f"seed-{seed}", method, seed))
     for config, place, method, seed in planned:
         play_once(config, place, mode, console, f"{method} seed {seed}")
     return [load(place, method) for _, place, method, _ in planned]
+
+
+def refuse_seed(extra: Mapping[str, Any]) -> None:
+    """A seed among the settings of all runs: each has its own, which would win in silence."""
+    if "seed" in extra:
+        raise TacitError("seeds are given with --seeds: leave out --set seed")
 
 
 def is_bound(name: str) -> bool:
@@ -104,7 +112,7 @@ def play_once(config: Config, folder: Path, mode: display.Mode, console: Console
     if not (folder / "config.toml").exists():
         experiment = Experiment.create(config, folder)
     else:
-        experiment = Experiment.reopen(folder, track=config.track)
+        experiment = Experiment.reopen(folder, config.engine, config.track)  # neither changes a number
         if experiment.config != config:
             raise TacitError(f"{folder} holds a run with another config: choose another --out")
     if experiment.finished_rounds() < config.rounds:

@@ -5,8 +5,9 @@ seed, rounds, cohort                 at the top
 [data] [net] [train] [server] [engine] [faults] [log] [track]
 """
 
+import shlex
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -131,24 +132,24 @@ OPTIONS = {
 }
 
 
+NAMES = tuple(item.name for item in fields(Config))
+KINDS: dict[str, Any] = {item.name: item.type for item in fields(Config) if is_dataclass(item.type)}
+SECTIONS = (*KINDS, "method", "objective", "server")
+
+
 def make(tree: Mapping[str, Any]) -> Config:
     """A config from nested settings, checked as a whole."""
-    sections = {item.name: item.type for item in fields(Config) if is_dataclass(item.type)}
-    values: dict[str, Any] = {}
+    if strangers := sorted(tree.keys() - set(NAMES)):
+        raise unknown("setting", strangers[0], NAMES)
+    sections: dict[str, Any] = {}
     for name, value in tree.items():
-        if name in (*sections, "method", "objective", "server") and not isinstance(value, Mapping):
+        if name in SECTIONS and not isinstance(value, Mapping):
             raise TacitError(f"{name} is a section: write [{name}] and its settings below it")
-        if name in sections:
-            kind: Any = sections[name]
+        if kind := KINDS.get(name):
             given = papers.completed(dict(value)) if name == "data" else value
-            values[name] = kind(**check(kind, given, name))
-        else:
-            values[name] = value
-    plain = {name: value for name, value in values.items() if name not in sections}
-    if plain.keys() - {item.name for item in fields(Config)}:
-        wrong = sorted(plain.keys() - {item.name for item in fields(Config)})[0]
-        raise unknown("setting", wrong, [item.name for item in fields(Config)])
-    config = Config(**values | check(Config, plain, ""))
+            sections[name] = kind(**check(kind, given, name))
+    plain = {name: value for name, value in tree.items() if name not in sections}
+    config = Config(**sections, **check(Config, plain, ""))
     config = replace(
         config,
         method={"name": DEFAULT_METHOD} | config.method,
@@ -196,16 +197,16 @@ def _as_checked(config: Config) -> Config:
 def from_options(options: Mapping[str, Any], base: Mapping[str, Any] | None = None) -> Config:
     """A config from short or dotted names on top of nested settings; None stands for "not given"."""
     tree = {name: dict(value) if isinstance(value, Mapping) else value for name, value in (base or {}).items()}
-    for name, value in options.items():
+    for name, value in _one_by_one(options):
         if value is None:
             continue
         path = OPTIONS.get(name, name)
-        if "." not in path and path not in {item.name for item in fields(Config)}:
+        if "." not in path and path not in NAMES:
             remedy = (
                 "write section.name, such as train.lr or method.mu; `tacit show METHOD` lists a method's settings, "
                 "and the config.toml of any run has all others"
             )
-            raise unknown("option", name, [*OPTIONS, *(item.name for item in fields(Config))], remedy)
+            raise unknown("option", name, [*OPTIONS, *NAMES], remedy)
         *section, last = path.split(".", 1)
         place = tree.setdefault(section[0], {}) if section else tree
         if not isinstance(place, dict):
@@ -214,11 +215,19 @@ def from_options(options: Mapping[str, Any], base: Mapping[str, Any] | None = No
     return make(tree)
 
 
-def on_one_machine(config: Config) -> Config:
-    """The config, unless its data is at sites, where nothing can be played but by a hub."""
+def _one_by_one(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Settings by name; a section that is given as a whole stands for these, so that the rest of it stays."""
+    for name, value in options.items():
+        if name in SECTIONS and isinstance(value, Mapping):
+            yield from ((f"{name}.{inner}", each) for inner, each in value.items())
+        else:
+            yield name, value
+
+
+def refuse_sites(config: Config) -> None:
+    """Refuse data at sites, where nothing can be played but by a hub."""
     if config.data.at_sites:
         raise TacitError("sites hold data of their own: use `tacit hub run`, or another --partition")
-    return config
 
 
 def assignments(texts: Iterable[str] | None) -> dict[str, Any]:
@@ -233,23 +242,26 @@ def parse_assignment(text: str) -> tuple[str, Any]:
         raise TacitError(f"'{text}' is not a setting: write --set section.name=value, such as --set train.lr=0.1")
     try:
         return name.strip(), tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+    except ValueError:  # also of a number with thousands of digits
         return name.strip(), value.strip()
 
 
 def read(path: Path) -> dict[str, Any]:
     """The nested settings in a TOML file."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors begin with a mark
     except FileNotFoundError:
         raise TacitError(f"there is no file {path}: give the path of a TOML config") from None
     except IsADirectoryError:
         inside = path / "config.toml"
-        remedy = f"{inside}, or go on with `tacit resume {path}`" if inside.exists() else "the path of a TOML config"
+        again = shlex.join(["tacit", "resume", str(path)])
+        remedy = f"{inside}, or go on with `{again}`" if inside.exists() else "the path of a TOML config"
         raise TacitError(f"{path} is a folder: give {remedy}") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise TacitError(f"can not read {path}: {error}; give the path of a TOML config") from error
-    except tomllib.TOMLDecodeError as error:
+    except UnicodeDecodeError as error:
+        raise TacitError(f"{path} is not text in UTF-8: save it as UTF-8, or give another file") from error
+    except ValueError as error:  # no TOML, or a number with thousands of digits
         raise TacitError(f"{path} is not valid TOML: {error}; mend it there") from error
 
 

@@ -1,6 +1,7 @@
 """The demo: one federation, with its few labels, with its unlabeled images too, and with all labels."""
 
 import os
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Any
 from rich.console import Console
 
 from tacit.compare import plan, play_once
+from tacit.display import say
+from tacit.folders import safe
 from tacit.report import page, plots, tables
 from tacit.report.read import Run, load
 
@@ -56,17 +59,20 @@ def show(folder: Path, console: Console) -> None:
     print(plots.terminal_curve(runs, width, 15, color=console.color_system is not None))
     page.write_with_command(runs, folder, "tacit demo")
     plots.save(plots.figure(runs), folder / "curve.png")
-    console.print(f"\nreport: {folder / 'report.html'}\n\nnext:", highlight=False, markup=False, soft_wrap=True)
+    say(f"\nreport: {folder / 'report.html'}\n\nnext:", console)
     for what, arguments in NEXT:
         console.print(f"  {_program()} {arguments}\n      [dim]{what}[/dim]", highlight=False, soft_wrap=True)
 
 
 def _program() -> str:
-    """How to call this program from here: by its name, or by its path where the shell does not find it."""
-    return "tacit" if shutil.which("tacit") else os.path.relpath(sys.argv[0])
+    """How to call this program from here: by its name, or as it was called where the shell does not find it."""
+    if shutil.which("tacit"):
+        return "tacit"
+    module = Path(sys.argv[0]).name == "__main__.py"
+    return "python -m tacit" if module else shlex.quote(os.path.relpath(sys.argv[0]))
 
 
 def _play(label: str, method: str, options: dict[str, Any], folder: Path, console: Console) -> Run:
-    place = folder / label.replace(" ", "-")
+    place = folder / safe(label)
     play_once(plan({}, COMMON | options, method, 0), place, "auto", console, label)
     return load(place, label)

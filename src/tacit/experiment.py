@@ -13,6 +13,7 @@ mlflow.json        which of MLflow's runs it is, if asked for
 import json
 import math
 import os
+import shlex
 import shutil
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
@@ -23,10 +24,11 @@ from traceback import format_exception
 from typing import IO, Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
 from tacit import config as configs
-from tacit import trackers
+from tacit import simulation, trackers
 from tacit.config import Config, EngineConfig, TrackConfig
 from tacit.data import partition, scenario
 from tacit.data.scenario import Split
@@ -36,10 +38,9 @@ from tacit.engines.local import LocalCourier, default_workers, one_thread
 from tacit.engines.loop import Courier, Job, MethodFailedError, Position, Record, TooFewClientsError, play
 from tacit.engines.memory import Memories, write_durably
 from tacit.errors import TacitError
-from tacit.folders import locked
+from tacit.folders import locked, writable
 from tacit.params import Params
 from tacit.prepare import build_job
-from tacit.simulation import cluster, simulation
 
 
 @dataclass(frozen=True)
@@ -73,23 +74,25 @@ class Experiment:
     folder: Path
     job: Job
     split: Split
+    kept: bool = True  # False: its folder goes away with it
 
     @classmethod
     def create(cls, config: Config, folder: Path) -> "Experiment":
         """A new run in a folder that is not there yet, or is empty."""
-        with _writing(folder):
+        with writable(folder):
             if (folder / "config.toml").exists():
                 raise TacitError(
-                    f"{folder} already holds a run: choose another --out, or go on with `tacit resume {folder}`"
+                    f"{folder} already holds a run: choose another --out, or go on with `{_resume(folder)}`"
                 )
             if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
                 raise TacitError(f"{folder} is not an empty folder: choose another --out")
         trackers.check(config.track)
+        simulation.check(config)
         if config.engine.name == "flower" and config.engine.ray:
-            cluster(config.engine.ray)  # it is kept with the run, so a wrong one could not be mended by a resume
+            simulation.cluster(config.engine.ray)  # it is kept with the run: no resume could mend a wrong one
         job, split = build_job(config)
         about = {"hash": split.hash(), "data": _fingerprint(job), "counts": _counts(job, split)} | split.to_json()
-        with _writing(folder):
+        with writable(folder):
             partial = folder.with_name(f".{folder.name}.partial-{os.getpid()}")
             try:
                 partial.mkdir(parents=True)
@@ -114,6 +117,7 @@ class Experiment:
         config = configs.make(given)
         config = replace(config, engine=engine or config.engine, track=track or config.track)
         trackers.check(config.track)
+        simulation.check(config)
         try:
             about = json.loads((folder / "split.json").read_text(encoding="utf-8"))
             known = about["hash"], about["data"]
@@ -131,25 +135,28 @@ class Experiment:
         the last rounds only, so that every round is saved.
         """
         if courier is None:
-            configs.on_one_machine(self.config)
+            configs.refuse_sites(self.config)
         with ExitStack() as stack:
             lock = stack.enter_context(locked(self.folder))
             stack.enter_context(one_thread())
+            stack.enter_context(self._saying_how(at_hub=courier is not None))
             position, length = self._restore()
             log = stack.enter_context(_open_log(self.folder / "rounds.jsonl", length))
             every = 1 if courier else self.config.log.checkpoint_every
             courier = courier or stack.enter_context(closing(self._courier(lock)))
             track = stack.enter_context(trackers.opened(self.config, self.folder, position.round))
             saved = logged = position.round
+            if position.round == self.job.rounds:
+                self._save_model(position)  # it may have been lost since
             try:
                 for record in play(self.job, courier, position):
                     log.write(line(record).encode())
                     logged = position.round
                     self._note_errors(record.round, record.details)
+                    track(record)  # before it is saved: a round that is told twice counts once, one never told is lost
                     if position.round % every == 0 or position.round == self.job.rounds:
                         self._save(position, log)
                         saved = position.round
-                    track(record)
                     yield record
             except TooFewClientsError as error:
                 self._note_errors(position.round, {k: absent.detail for k, absent in error.absent.items()})
@@ -160,16 +167,36 @@ class Experiment:
             finally:
                 if position.whole and position.round == logged > saved:
                     self._save(position, log)
-            self._save_model(position)
+
+    @contextmanager
+    def _saying_how(self, at_hub: bool) -> Iterator[None]:
+        """Finish the sentence of an error that ends in "resume": by which command, and where the traceback is."""
+        try:
+            yield
+        except TacitError as error:
+            if str(error).endswith("resume"):
+                command = f" with `{_resume(self.folder)}`" if self.kept else ", for which it needs a folder: give out="
+                traced = isinstance(error, (MethodFailedError, TooFewClientsError)) and self._errors.exists()
+                where = f"; {self._errors} has the traceback" if traced and self.kept else ""
+                error.args = (f"{error}{'' if at_hub else command}{where}",)  # a hub has a command of its own
+            raise
 
     def result(self) -> Result:
         """What a finished run came to."""
         records = self._records(self.job.rounds)
         if len(records) < self.job.rounds:
-            raise TacitError(f"{self.folder} is not finished: go on with `tacit resume {self.folder}`")
-        model = self.folder / "model.safetensors"
-        params = load_file(model) if model.exists() else None
+            raise TacitError(f"{self.folder} is not finished: go on with `{_resume(self.folder)}`")
+        params = None if records[-1]["accuracy"] is None else self._model()
         return Result(self.config, records, params, self.job)
+
+    def _model(self) -> Params:
+        path = self.folder / "model.safetensors"
+        try:
+            return load_file(path)
+        except (OSError, SafetensorError) as error:
+            raise TacitError(
+                f"{path} can not be read ({error}): write it again with `{_resume(self.folder)}`"
+            ) from error
 
     def traffic(self) -> int:
         """Bytes of all rounds in the log so far, both ways."""
@@ -201,12 +228,14 @@ class Experiment:
         engine = self.config.engine
         workers = default_workers(self.job.device) if engine.workers is None else engine.workers
         if engine.name == "flower":
-            return simulation(self.job, self.config, max(1, workers))
+            return simulation.courier(self.job, self.config, max(1, workers))
         if not workers:
             return InlineCourier(self.job, engine.strict)
         return LocalCourier(self.job, workers, private=[lock])
 
     def _save(self, position: Position, log: IO[bytes]) -> None:
+        if position.round == self.job.rounds:
+            self._save_model(position)  # first: nobody comes back to a run whose checkpoint says that it is finished
         log.flush()
         os.fsync(log.fileno())
         checkpoint.save(self.folder / "checkpoint", position, self.job.codec, log.tell())
@@ -224,11 +253,19 @@ class Experiment:
         cpu = {name: value.cpu().contiguous() for name, value in model.items()}
         write_durably(self.folder / "model.safetensors", save(cpu, metadata={"tacit": json.dumps(about)}))
 
+    @property
+    def _errors(self) -> Path:
+        return self.folder / "errors.log"
+
     def _note_errors(self, round: int, details: Mapping[Any, str]) -> None:
         told = {client: detail for client, detail in details.items() if detail}
         if told:
-            with (self.folder / "errors.log").open("a", encoding="utf-8") as file:
+            with self._errors.open("a", encoding="utf-8") as file:
                 file.writelines(f"round {round + 1}, {_who(client)}\n{detail}\n" for client, detail in told.items())
+
+
+def _resume(folder: Path) -> str:
+    return shlex.join(["tacit", "resume", str(folder)])
 
 
 def _who(holder: int | str) -> str:
@@ -269,16 +306,6 @@ def _fingerprint(job: Job) -> str:
             digest.update(str(tuple(tensor.shape)).encode())
             digest.update(tensor.contiguous().numpy().data)
     return digest.hexdigest()
-
-
-@contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    """What the system has against a place for a run, in one sentence."""
-    try:
-        yield
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise TacitError(f"can not write to {folder}: {reason}; choose another --out") from error
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 import fcntl
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -12,13 +12,42 @@ from tacit.errors import TacitError
 PAUSES = (0.01, 0.1, 0.2, 0.7)  # seconds between attempts at a run that another process has
 
 
-def fresh(name: str, runs: Path = Path("runs")) -> Path:
-    """A folder under `runs` that is not there yet."""
-    safe = "".join(letter if letter.isalnum() or letter in "+-._" else "-" for letter in name)
-    folder, number = runs / safe, 2
-    while folder.exists():
-        folder, number = runs / f"{safe}-{number}", number + 1
-    return folder
+def safe(name: str) -> str:
+    """A name as one folder can have it anywhere."""
+    return "".join(letter if letter.isalnum() or letter in "+-._" else "-" for letter in name)
+
+
+@contextmanager
+def fresh(name: str, runs: Path = Path("runs")) -> Iterator[Path]:
+    """A new folder under `runs`, made at once so that nobody else takes it; it goes again if nothing came into it."""
+    folder, number, first = runs / safe(name), 2, not runs.exists()
+    with writable(folder):
+        while not _made(folder):
+            folder, number = runs / f"{safe(name)}-{number}", number + 1
+    try:
+        yield folder
+    finally:
+        for empty in (folder, runs) if first else (folder,):
+            with suppress(OSError):  # it is not empty
+                empty.rmdir()
+
+
+def _made(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:
+        return False
+    return True
+
+
+@contextmanager
+def writable(folder: Path) -> Iterator[None]:
+    """What the system has against a place for something new, in one sentence."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise TacitError(f"can not write to {folder}: {reason}; choose another --out") from error
 
 
 @contextmanager
@@ -29,10 +58,12 @@ def locked(folder: Path) -> Iterator[IO[bytes]]:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
-            except OSError:
+            except BlockingIOError:
                 if pause is None:
                     raise TacitError(f"another process is running {folder}: wait for it, or stop it first") from None
                 time.sleep(pause)
+            except OSError as error:
+                raise _without_locks(folder, error) from error
         yield file
 
 
@@ -41,6 +72,13 @@ def being_played(folder: Path) -> bool:
     with (folder / "config.toml").open("rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             return True
+        except OSError as error:
+            raise _without_locks(folder, error) from error
     return False
+
+
+def _without_locks(folder: Path, error: OSError) -> TacitError:
+    reason = error.strerror or error
+    return TacitError(f"the file system of {folder} has no locks ({reason}): move the run to a disk of this machine")

@@ -1,5 +1,6 @@
 """`tacit hub`: the coordinator of a federation of real machines."""
 
+import shlex
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from tacit.display import say
 from tacit.errors import TacitError
 
 app = typer.Typer(help="A hub: coordinate a federation of sites on machines of their own.", no_args_is_help=True)
@@ -32,14 +34,14 @@ def init(
     from tacit.deploy.settings import Hub
 
     made = HubFolder.create(folder, Hub(**check(Hub, {"host": host, "port": port, "insecure": insecure}, "")))
-    _say(f"The hub is set up in {made.file}. Next:")
+    say(f"The hub is set up in {made.file}. Next:")
     if not insecure:
-        _say(f"  1. Give {made.authority_file.name} to every site; let each in by the public key it sends back:")
-        _say(f"       {made.command('add NAME KEY.pub')}")
-    _say(f"  {1 if insecure else 2}. Start it, and leave it running:")
-    _say(f"       {made.command('start')}")
-    _say(f"  {2 if insecure else 3}. Once the sites have joined {host}:{port}, play a run from another terminal:")
-    _say(f"       {made.command('run CONFIG.toml')}")
+        say(f"  1. Give {made.authority_file.name} to every site; let each in by the public key it sends back:")
+        say(f"       {made.command('add NAME KEY.pub')}")
+    say(f"  {1 if insecure else 2}. Start it, and leave it running:")
+    say(f"       {made.command('start')}")
+    say(f"  {2 if insecure else 3}. Once the sites have joined {host}:{port}, play a run from another terminal:")
+    say(f"       {made.command('run CONFIG.toml')}")
 
 
 @app.command()
@@ -53,7 +55,7 @@ def add(
     from tacit.deploy import control
 
     at_once = control.add(folder, name, key)
-    _say(f"{name} may join" + ("." if at_once else " once the hub runs."))
+    say(f"{name} may join" + ("." if at_once else " once the hub runs."))
 
 
 @app.command()
@@ -64,7 +66,7 @@ def start(hub: Folder = HERE) -> None:
 
     with programs.ending_in_order(), control.serving(folder) as superlink:
         names = ", ".join(folder.sites) if folder.sites else "any site"
-        _say(f"The hub listens at {folder.hub.host}:{folder.hub.port} for {names}. Ctrl-C ends it.")
+        say(f"The hub listens at {folder.hub.host}:{folder.hub.port} for {names}. Ctrl-C ends it.")
         superlink.wait()
     raise TacitError(f"Flower's SuperLink ended: {programs.last_words(superlink.said())}; see {superlink.log}")
 
@@ -77,7 +79,7 @@ def describe(config: Path, set: Set = None, hub: Folder = HERE) -> None:
     from tacit.deploy import hub as hubs
 
     path = hubs.describe(folder, config, configs.assignments(set))
-    _say(f"{path}: give it to every site, for `tacit site check`.")
+    say(f"{path}: give it to every site, for `tacit site check`.")
 
 
 @app.command()
@@ -104,7 +106,9 @@ def resume(
     if standing.playing:
         raise TacitError(f"{standing.name} is being played: see `{folder.command('status')}`, or wait for its end")
     if standing.done == standing.rounds:
-        raise TacitError(f"{standing.name} is finished: look at it with `tacit report {place}`")
+        raise TacitError(
+            f"{standing.name} is finished: look at it with `{shlex.join(['tacit', 'report', str(place)])}`"
+        )
     _play(folder, place)
 
 
@@ -116,7 +120,7 @@ def status(hub: Folder = HERE) -> None:
 
     running = folder.running()
     there = control.connected(folder) if running else {}
-    _say(f"The hub {'runs' if running else 'does not run'} at {folder.hub.host}:{folder.hub.port}.")
+    say(f"The hub {'runs' if running else 'does not run'} at {folder.hub.host}:{folder.hub.port}.")
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("site")
     table.add_column("state")
@@ -144,8 +148,9 @@ def write_app(
 
     folder = _open(hub)
     place = apps.write(out or folder.app, folder.folder)
-    _say(f"{place}: play a run with")
-    _say(f"  FLWR_HOME={folder.home} flwr run {place} hub --stream --run-config 'config=\"CONFIG.toml\"'")
+    say(f"{place}: play a run with")
+    home, where = shlex.quote(str(folder.home)), shlex.quote(str(place))
+    say(f"  FLWR_HOME={home} flwr run {where} hub --stream --run-config 'config=\"CONFIG.toml\"'")
 
 
 def _open(folder: Path) -> Any:
@@ -160,18 +165,14 @@ def _open(folder: Path) -> Any:
 def _play(folder: Any, run: Path) -> None:
     from tacit.deploy import control, programs
 
-    _say(f"{run.name}: playing in {run}")
+    say(f"{run.name}: playing in {run}")
     try:
         with programs.ending_in_order():
-            control.play(folder, run, _say)
+            control.play(folder, run, say)
     except KeyboardInterrupt:
         done = control.stand(run)
         again = folder.command(f"resume {run.name}")
         said = f"stopped after round {done.done} of {done.rounds}; go on with: {again}"
         print(said, file=sys.stderr)
         raise
-    _say(f"saved in {run}")
-
-
-def _say(text: str) -> None:
-    Console().print(text, highlight=False, markup=False, soft_wrap=True)
+    say(f"saved in {run}")

@@ -15,7 +15,9 @@ from tacit.config import Config
 from tacit.data import partition, scenario
 from tacit.data.partition import Indices
 from tacit.data.sources import Source
+from tacit.display import say
 from tacit.errors import TacitError
+from tacit.folders import writable
 from tacit.prepare import build_data
 from tacit.random import Streams
 from tacit.report import federation, pictures, plots
@@ -79,7 +81,7 @@ def show(config: Config, folder: Path, form: str, console: Console) -> None:
     written = write(look, folder, form)
     tell(look, console)
     for path in written:
-        console.print(f"figure: {path}", highlight=False, markup=False, soft_wrap=True)
+        say(f"figure: {path}", console)
 
 
 def tell(look: Look, console: Console) -> None:
@@ -92,7 +94,7 @@ def tell(look: Look, console: Console) -> None:
     for sentence in (*notes(look, meaning), ""):
         console.print(Text(sentence))
     for text in windows(look, console.width) if look.source.text else []:
-        console.print(text, highlight=False, markup=False, soft_wrap=True)
+        say(text, console)
 
 
 def write(look: Look, folder: Path, form: str) -> list[Path]:
@@ -285,10 +287,7 @@ def _chosen(look: Look) -> Tensor:
 
 def _refuse_file(folder: Path) -> None:
     """Before anything is loaded: figures need a folder."""
-    try:
+    with writable(folder):
         taken = folder.exists() and not folder.is_dir()
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise TacitError(f"can not write to {folder}: {reason}; choose another --out") from error
     if taken:
         raise TacitError(f"{folder} is not a folder: choose another --out")

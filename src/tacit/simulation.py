@@ -6,6 +6,7 @@ import socket
 import tomllib
 from collections.abc import Mapping
 from functools import lru_cache
+from importlib.util import find_spec
 
 from tacit import config as configs
 from tacit.config import Config
@@ -14,12 +15,19 @@ from tacit.errors import TacitError
 from tacit.prepare import build_job
 
 
-def simulation(job: Job, config: Config, cores: int) -> Courier:
+def check(config: Config) -> None:
+    """Refuse Flower where it is not installed, before anything starts; sites hold their own data and need no Ray."""
+    packages = ("flwr",) if config.data.at_sites else ("flwr", "ray")
+    missing = [name for name in packages if find_spec(name) is None]
+    if missing and config.engine.name == "flower":
+        remedy = "install it with pip install 'tacit[flower]', or use --engine local"
+        raise TacitError(f"--engine flower needs the package {missing[0]}: {remedy}")
+
+
+def courier(job: Job, config: Config, cores: int) -> Courier:
     """Flower's simulation with one virtual node per client."""
-    try:
-        from tacit.engines import flower
-    except ModuleNotFoundError as error:
-        raise TacitError(f"there is no {error.name} here: install tacit[flower], or use --engine local") from error
+    from tacit.engines import flower  # here, since Flower is an extra
+
     about = {"config": configs.dumps(config)}
     return flower.SimulationCourier(job, flower.simulated(open_job), about, cores, cluster(config.engine.ray))
 

@@ -1,5 +1,6 @@
 """`tacit site`: one data holder of a federation, its settings and keys, and what would leave its machine."""
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,6 +9,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
+
+from tacit.display import say
 
 if TYPE_CHECKING:
     from tacit.deploy.check import Report
@@ -31,7 +34,7 @@ def init(
     from tacit.deploy import setup
 
     written, console = setup.create(folder, name, data, insecure=insecure), Console()
-    _say(f"The site {name} is set up in {written.site}. Next:", console)
+    say(f"The site {name} is set up in {written.site}. Next:", console)
     key, certificate = written.public_key, f"{setup.CERTIFICATE} and "
     first = ("Tell the hub that this site takes part without keys.", "")
     if key is not None:
@@ -40,13 +43,13 @@ def init(
     comes = f"Put the hub's {files} into this folder, and see what would leave this machine:"
     steps = (
         first,
-        (comes, f"tacit site check {written.site}"),
-        ("Take part:", f"tacit site join HOST:PORT --site {written.site.parent}"),
+        (comes, f"tacit site check {shlex.quote(str(written.site))}"),
+        ("Take part:", f"tacit site join HOST:PORT --site {shlex.quote(str(written.site.parent))}"),
     )
     for number, (text, command) in enumerate(steps, start=1):
         console.print(Padding(escape(f"{number}. {text}"), (0, 0, 0, 2)), highlight=False)
         if command:
-            console.print(f"     {escape(command)}", highlight=False, soft_wrap=True)
+            say(f"     {command}", console)
 
 
 @app.command()
@@ -59,10 +62,6 @@ def check(
     _show(look(site / "site.toml" if site.is_dir() else site), Console())
 
 
-def _say(text: str, console: Console, style: str | None = None) -> None:
-    console.print(text, highlight=False, markup=False, style=style)
-
-
 def _list(lines: list[str], console: Console) -> None:
     table = Table(box=None, show_header=False, padding=(0, 1, 0, 0))
     for line in lines:
@@ -71,19 +70,19 @@ def _list(lines: list[str], console: Console) -> None:
 
 
 def _show(report: "Report", console: Console) -> None:
-    _say(f"{report.site.name} in a run of {report.method} ({report.net})", console, "bold")
+    say(f"{report.site.name} in a run of {report.method} ({report.net})", console, "bold")
     _list(_holding(report), console)
     for place, each in enumerate(report.rounds):
         last = each is report.rounds[-1]
         later = report.rounds[place + 1].number - 1 if not last else 0
         when = f"round {each.number}" + (" and after" if last else f" to {later}" if later > each.number else "")
         _show_round(each, when, console)
-    _say("\nAlso leaves", console, "bold")
+    say("\nAlso leaves", console, "bold")
     _list(_also(report), console)
-    _say("\nNever leaves", console, "bold")
+    say("\nNever leaves", console, "bold")
     _list(_never(report), console)
-    _say("\nThe hub sees what leaves, and a model can tell something of the samples it learned from.", console)
-    _say("This is the run in federation.toml; for another run, ask the hub for its file.", console)
+    console.print("\nThe hub sees what leaves, and a model can tell something of the samples it learned from.")
+    console.print("This is the run in federation.toml; for another run, ask the hub for its file.", highlight=False)
 
 
 def _holding(report: "Report") -> list[str]:
@@ -104,11 +103,11 @@ def _show_round(each: "Round", when: str, console: Console) -> None:
 
     for title, sent in ((f"Leaves in {when}", each.up), (f"Comes in {when}", each.down)):
         size = f": {size_of(sent.size)}" if sent else ": nothing in the rehearsal"
-        _say(f"\n{title}{size}", console, "bold")
+        say(f"\n{title}{size}", console, "bold")
         if sent is not None:
             _show_sent(sent, console)
     if each.memory is not None:
-        _say(f"\nStays here: {size_of(each.memory)} of memory between rounds", console, "bold")
+        say(f"\nStays here: {size_of(each.memory)} of memory between rounds", console, "bold")
 
 
 def _show_sent(sent: "Sent", console: Console) -> None:
@@ -162,4 +161,4 @@ def join(
     from tacit.deploy.join import join as take_part
 
     with programs.ending_in_order():
-        take_part(site / "site.toml" if site.is_dir() else site, address, lambda text: _say(text, Console()))
+        take_part(site / "site.toml" if site.is_dir() else site, address, say)

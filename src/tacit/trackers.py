@@ -33,6 +33,7 @@ POLITE = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
 }
+UNKNOWN = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")  # what MLflow says of a run that another server has
 
 Log = Callable[[Record], None]
 
@@ -54,7 +55,6 @@ def _need(extra: str, packages: list[str]) -> None:
 @contextmanager
 def opened(config: Config, folder: Path, played: int) -> Iterator[Log]:
     """What to call with every round from here on, of which so many are played already."""
-    check(config.track)
     with ExitStack() as stack:
         logs: list[Log] = []
         if played < config.rounds and config.track.tensorboard:
@@ -143,14 +143,35 @@ def _tensorboard(folder: Path, played: int) -> Iterator[Log]:
 @contextmanager
 def _mlflow(config: Config, place: str, folder: Path) -> Iterator[Log]:
     """A run in MLflow; rounds that it has already are not told again, since they came out the same."""
-    for name, value in POLITE.items():
-        os.environ.setdefault(name, value)
+    with _politely(), _told_to(config, place, folder) as log:
+        yield log
+
+
+@contextmanager
+def _politely() -> Iterator[None]:
+    """MLflow asked and heard as is good here; its user's own settings win, and all are as they were afterwards."""
+    # How they make a database is their own affair, and what MLflow can not do it says twice, once to us.
+    quiet = {"alembic": logging.WARNING, "mlflow": logging.CRITICAL}
+    added = {name: value for name, value in POLITE.items() if name not in os.environ}
+    os.environ.update(added)
+    import mlflow  # noqa: F401 – which sets its own level, and looks at the environment
+
+    before = {name: logging.getLogger(name).level for name in quiet}
+    for name, level in quiet.items():
+        logging.getLogger(name).setLevel(level)
+    try:
+        yield
+    finally:
+        for name, level in before.items():
+            logging.getLogger(name).setLevel(level)
+        for name in added:
+            os.environ.pop(name, None)
+
+
+@contextmanager
+def _told_to(config: Config, place: str, folder: Path) -> Iterator[Log]:
     from mlflow.entities import Metric
     from mlflow.tracking import MlflowClient
-
-    # How they make a database is their own affair, and what MLflow can not do it says twice, once to us.
-    logging.getLogger("alembic").setLevel(logging.WARNING)
-    logging.getLogger("mlflow").setLevel(logging.CRITICAL)
 
     with _answering(place):
         client = MlflowClient(tracking_uri=_uri(place))
@@ -201,10 +222,17 @@ def _uri(place: str) -> str:
 
 def _known(client: Any, folder: Path) -> str | None:
     """The run of MLflow that this run began as, if it is still there."""
+    from mlflow.exceptions import MlflowException
+
     try:
         run = str(json.loads((folder / NOTE).read_text(encoding="utf-8"))["run_id"])
+    except (OSError, ValueError, KeyError, TypeError):  # no note, or half of one
+        return None
+    try:
         client.get_run(run)
-    except Exception:  # no note, or one about another server
+    except MlflowException as error:
+        if error.error_code not in UNKNOWN:
+            raise
         return None
     return run
 

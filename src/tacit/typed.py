@@ -2,6 +2,9 @@
 
 from tacit.errors import TacitError
 
+LONGEST = 300  # digits; a setting takes no longer number
+SHOWN = 20  # letters of what is wrong
+
 
 def names(text: str, option: str) -> list[str]:
     """Each name once, in the order of the text."""
@@ -17,6 +20,6 @@ def seeds(text: str) -> list[int]:
 
 
 def _seed(text: str) -> int:
-    if not text.isdecimal():
-        raise TacitError(f"'{text}' is not a seed: give whole numbers, such as --seeds 0,1,2")
+    if not text.isdecimal() or len(text) > LONGEST:
+        raise TacitError(f"'{text[:SHOWN]}' is not a seed: give whole numbers, such as --seeds 0,1,2")
     return int(text)

@@ -12,7 +12,7 @@ from typing import Any
 from tacit import config as configs
 from tacit import nets
 from tacit.bench.files import Benchmark, Column, Row
-from tacit.compare import plan
+from tacit.compare import plan, refuse_seed
 from tacit.config import Config
 from tacit.engines import checkpoint
 from tacit.errors import TacitError, unknown
@@ -150,6 +150,7 @@ def spots(benchmark: Benchmark, quick: bool = False, extra: Mapping[str, Any] | 
     """
     if quick and benchmark.quick is None:
         raise TacitError(f"{benchmark.name} has no section [quick]: run it without --quick")
+    refuse_seed(extra or {})
     found = []
     for column in benchmark.columns.values():
         for row in benchmark.rows.values():

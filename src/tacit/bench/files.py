@@ -20,7 +20,9 @@ from tacit.errors import TacitError, unknown
 Tree = dict[str, Any]
 Percent = Annotated[float, Field(ge=0, le=100)]
 Seed = Annotated[int, Field(ge=0)]
-Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.+-]*$")]  # of a folder too
+Name = Annotated[
+    str, Field(pattern=r"^[a-z0-9][a-z0-9.+-]*$", description="small letters, digits, '.', '+' and '-' only")
+]  # of a folder too
 Bound = Literal["labels-only", "all-labels", "all-labels-strong"]
 
 HERE = Path(__file__).resolve()

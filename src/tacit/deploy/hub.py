@@ -71,7 +71,10 @@ def load(folder: HubFolder, config: Path, changes: Mapping[str, Any]) -> Config:
 def prepare(folder: HubFolder, config: Path, changes: Mapping[str, Any], run: Path | None = None) -> Path:
     """A new run of a config, in a folder of its own; refused before anything is written when it can not be played."""
     made = load(folder, config, changes)
-    return Experiment.create(made, run or fresh(f"{made.method_name}-{config.stem}", folder.runs)).folder
+    if run:
+        return Experiment.create(made, run).folder
+    with fresh(f"{made.method_name}-{config.stem}", folder.runs) as free:
+        return Experiment.create(made, free).folder
 
 
 def main(post: Post, settings: Mapping[str, Any]) -> None:

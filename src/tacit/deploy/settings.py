@@ -13,8 +13,20 @@ from tacit.catalog import Setting, check, settings
 from tacit.errors import TacitError
 
 Port = Annotated[int, Field(ge=1, le=65535)]
-Host = Annotated[str, Field(pattern=r"^([A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?|[0-9A-Fa-f:.]{2,45})$")]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+Host = Annotated[
+    str,
+    Field(
+        pattern=r"^([A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?|[0-9A-Fa-f:.]{2,45})$",
+        description="an IP address, or a name of plain letters, digits, '.' and '-'",
+    ),
+]
+Name = Annotated[
+    str,
+    Field(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
+        description="1 to 64 plain letters, digits, '.', '_' and '-', of which the first is a letter or digit",
+    ),
+]
 
 
 @dataclass(frozen=True)
