@@ -124,6 +124,18 @@ def test_what_changes_numbers_changes_the_fingerprint(options: dict[str, Any]) -
     assert cells.fingerprint(configs.from_options(BASE | options)) != cells.fingerprint(configs.from_options(BASE))
 
 
+def test_settings_are_all_values_the_numbers_depend_on() -> None:
+    found = cells.settings(configs.from_options(BASE | {"train.lr": 0.02, "objective.view": "plain"}))
+    given = {"rounds": 3, "train.lr": 0.02, "server_train.lr": 0.02, "method.objective.view": "plain"}
+    defaults = {"cohort": None, "net.name": "lenet", "server_train.epochs": 10, "method.weights": "samples"}
+    assert found.items() >= (given | defaults).items()
+    assert {name.partition(".")[0] for name in found} == {
+        "data", "net", "train", "server_train", "faults", "log", "rounds", "cohort", "method"
+    }  # fmt: skip
+    assert "data.split" not in found
+    assert found == json.loads(json.dumps(found))
+
+
 def test_a_split_by_name_is_the_split_written_out() -> None:
     named = configs.from_options({"split": "fedsiam-mnist-iid"})
     written = {"data": "mnist", "clients": 100, "labels": "client", "label_fraction": 0.1, "partition": "iid"}

@@ -1,5 +1,6 @@
 """Kept results: what is in the file, what is merged with what, and that the pages of the docs say what it says."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,13 @@ def test_what_is_kept(tmp_path: Path) -> None:
     for cell, accuracies in zip(planned, ([0.5, 0.6, 0.71234567], [0.1] * 3, [0.2] * 3), strict=False):
         small.pretend(cell, accuracies)
     result = kept(path, tmp_path)
-    assert list(result) == ["benchmark", "quick", "date", "tacit", "torch", "python", "machine", "cells"]
+    assert list(result) == ["benchmark", "quick", "date", "tacit", "torch", "python", "machine", "settings", "cells"]
     assert (result["benchmark"], result["quick"], result["tacit"]) == ("small-table", False, "1.2.3")
     assert result["machine"]["cores"] >= 1
     assert list(result["cells"]) == ["iid"]
     cell = result["cells"]["iid"]["fedavg"]
     assert (cell["config_hash"], cell["method_version"]) == (planned[0].spot.hash, planned[0].spot.version)
+    assert cell["settings"] == cells.settings(planned[0].config)
     assert list(cell["seeds"]) == ["0", "2", "10"]
     assert cell["seeds"]["0"] == {
         "last5": 0.604115,
@@ -105,6 +107,52 @@ def test_kept_numbers_of_another_config_are_not_shown(tmp_path: Path) -> None:
     result = kept(path, tmp_path)
     benchmark = files.read(path)
     assert keep.of_kept(cells.spots(benchmark, False, {"train.lr": 0.5}), result) == {}
+
+
+def test_kept_numbers_of_another_default_are_not_shown(tmp_path: Path) -> None:
+    path = small.write(tmp_path)
+    for cell in small.planned(path, tmp_path)[:2]:
+        small.pretend(cell, [0.5] * 3)
+    kept(path, tmp_path)
+    file = tmp_path / "results/small-table.json"
+    fedavg, fixmatch = found = cells.spots(files.read(path))[:2]
+    assert list(keep.of_kept(found, keep.read(file))) == [fedavg.place, fixmatch.place]
+    text = file.read_text()
+    # What the code of then had as defaults: another threshold, no clip, no setting `train.lr`, one more setting.
+    for old, new, left in (
+        ('"method.objective.threshold": 0.95', '"method.objective.threshold": 0.9', [fedavg.place]),
+        ('"train.clip": null', '"train.clip": 1.0', []),
+        ('"train.lr": 0.01, ', "", [fedavg.place, fixmatch.place]),
+        ('"train.lr": 0.01, ', '"train.lr": 0.01, "train.rate": 1, ', []),
+    ):
+        assert old in text
+        file.write_text(text.replace(old, new))
+        assert list(keep.of_kept(found, keep.read(file))) == left
+
+
+def test_settings_that_all_cells_share_are_written_once(tmp_path: Path) -> None:
+    path = small.write(tmp_path)
+    for cell in small.planned(path, tmp_path):
+        small.pretend(cell, [0.5] * 3)
+    result = kept(path, tmp_path)
+    written = json.loads((tmp_path / "results/small-table.json").read_text())
+    assert written["settings"]["train.lr"] == 0.01
+    assert written["cells"]["iid"]["fixmatch"]["settings"].keys() >= {"data.partition", "method.objective.threshold"}
+    for column, rows in written["cells"].items():
+        for row, cell in rows.items():
+            assert not cell["settings"].keys() & written["settings"].keys()
+            assert written["settings"] | cell["settings"] == result["cells"][column][row]["settings"]
+
+
+def test_results_that_were_kept_without_their_settings_go_by_their_hash(tmp_path: Path) -> None:
+    path = small.write(tmp_path)
+    small.pretend(small.planned(path, tmp_path)[0], [0.5] * 3)
+    kept(path, tmp_path)
+    file = tmp_path / "results/small-table.json"
+    written = json.loads(file.read_text())
+    del written["settings"], written["cells"]["iid"]["fedavg"]["settings"]
+    file.write_text(json.dumps(written))
+    assert list(keep.of_kept(cells.spots(files.read(path)), keep.read(file))) == [("iid", "fedavg")]
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"cells": {"iid": {"fedavg": {}}}}', "\xff"])

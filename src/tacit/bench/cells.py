@@ -47,6 +47,11 @@ class Spot:
         return fingerprint(self.config)
 
     @cached_property
+    def settings(self) -> dict[str, Any]:
+        """Every setting its numbers depend on."""
+        return settings(self.config)
+
+    @cached_property
     def version(self) -> str:
         """The fingerprint of the code that makes its numbers."""
         return version(self.config)
@@ -90,13 +95,36 @@ def fingerprint(config: Config) -> str:
     """A hash of every setting that is not at its default, but seed, engine and trackers: equal configs, equal hashes.
 
     Defaults are left out so that results that are kept survive a new setting; a default that changes is noticed by
-    `version`. The split's name is left out too: it stands for settings that are there.
+    `version` in a run, and by its `settings` in what is kept.
     """
-    names = ("data", "net", "train", "server_train", "faults", "log")
-    told = {name: _told(getattr(config, name)) for name in names}
-    told |= {"rounds": config.rounds, "cohort": config.cohort, "method": _told(config.build_method())}
+    told = {name: _told(part) for name, part in _parts(config).items()}
     told["data"].pop("split", None)
     return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def settings(config: Config) -> dict[str, Any]:
+    """The same settings with all their values, given or default, by dotted names and as JSON has them."""
+    found: dict[str, Any] = {}
+    for name, part in _parts(config).items():
+        found |= _flat(name, part)
+    del found["data.split"]
+    return dict(json.loads(json.dumps(found, default=str)))
+
+
+def _parts(config: Config) -> dict[str, Any]:
+    """What numbers depend on. The name of a split is for who calls to leave out: it stands for settings there are."""
+    names = ("data", "net", "train", "server_train", "faults", "log", "rounds", "cohort")
+    return {name: getattr(config, name) for name in names} | {"method": config.build_method()}
+
+
+def _flat(name: str, value: Any) -> dict[str, Any]:
+    """The fields of a dataclass by dotted names, also those that are not given: that is a default too."""
+    if not is_dataclass(value):
+        return {name: value}
+    found: dict[str, Any] = {}
+    for item in fields(value):
+        found |= _flat(f"{name}.{item.name}", getattr(value, item.name))
+    return found
 
 
 def _told(thing: Any) -> Any:
