@@ -12,7 +12,7 @@ from tacit.report import charts, html, plots, tables
 from tacit.report.charts import Chart
 from tacit.report.files import replacing
 from tacit.report.html import Line
-from tacit.report.read import COMMAND, Run, by_group, by_label
+from tacit.report.read import COMMAND, Run, by_group, by_label, evaluated
 from tacit.report.tables import Row
 from tacit.report.units import Stat, percent, size
 
@@ -38,9 +38,10 @@ def save(text: str, path: Path) -> None:
 
 def page(runs: Sequence[Run], command: str | None = None) -> str:
     """The page about at least one run, and the command that makes them again."""
+    everyone, runs = runs, evaluated(runs)
     rows = {group: tables.summarise(members) for group, members in by_group(runs).items()}
     told = [html.paragraph(_of(group, _summary(those)), "summary") for group, those in rows.items()]
-    opening = "\n".join([*told, unfinished(runs)]).rstrip()
+    opening = "\n".join(part for part in (*told, unfinished(runs), left_out(everyone)) if part)
     results = "\n".join(html.part(group, _table(those)) for group, those in rows.items())
     traffic = [_of(group, _traffic(row)) for group, those in rows.items() for row in those]
     accuracy, *others = about_runs(runs)
@@ -85,6 +86,12 @@ def unfinished(runs: Sequence[Run]) -> str:
         if not run.finished
     ]
     return html.paragraph(f"Not finished: {'; '.join(running)}." if running else "", "note")
+
+
+def left_out(runs: Sequence[Run]) -> str:
+    """Which runs are not on the page, if any."""
+    waiting = [f"{_of(run.group, run.label)}, seed {run.seed}" for run in runs if not run.accuracy_curve]
+    return html.paragraph(f"Left out, without an evaluated round yet: {'; '.join(waiting)}." if waiting else "", "note")
 
 
 def commands(runs: Sequence[Run]) -> str:

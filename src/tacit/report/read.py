@@ -1,9 +1,10 @@
 """A run directory as numbers. What is read here was written by another process, which may still be running."""
 
 import json
+import shlex
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -21,7 +22,10 @@ COMMAND = "command.txt"  # in a folder of runs: the command that made them
 
 @dataclass(frozen=True)
 class Run:
-    """One run: its config, its rounds so far (at least one of them evaluated), and what people call it."""
+    """One run: its config, its rounds so far, and what people call it.
+
+    Accuracies are of runs that have an evaluated round, as `load` and `evaluated` give them.
+    """
 
     folder: Path
     config: dict[str, Any]
@@ -143,16 +147,29 @@ def labels_in_words(data: Mapping[str, Any]) -> str:
 
 
 def load(folder: Path, label: str | None = None, group: str = "") -> Run:
-    """The run in a folder, under its method's name or a label of one's own."""
+    """The run in a folder, under its method's name or a label of one's own, once a round of it is evaluated."""
+    (run,) = evaluated([_begun(folder, label, group)])
+    return run
+
+
+def _begun(folder: Path, label: str | None = None, group: str = "") -> Run:
+    """The same, however far it is."""
     if not folder.is_dir():
         raise TacitError(f"there is no folder {folder}: give the folder of a run, as printed by `tacit run`")
     config = _config(folder)
     rounds = _rounds(folder)
     name = label if label is not None else str(config["method"]["name"])
-    run = Run(folder, config, rounds, _printable(name), _printable(group))
-    if not run.accuracy_curve:
-        raise TacitError(f"{folder} has no evaluated round yet: wait for one, or go on with `tacit resume {folder}`")
-    return run
+    return Run(folder, config, rounds, _printable(name), _printable(group))
+
+
+def evaluated(runs: Sequence[Run]) -> list[Run]:
+    """Those of at least one run that have an evaluated round: there is nothing to show of the others."""
+    found = [run for run in runs if run.accuracy_curve]
+    if not found:
+        folder = runs[0].folder
+        resume = shlex.join(["tacit", "resume", str(folder)])
+        raise TacitError(f"{folder} has no evaluated round yet: wait for one, or go on with `{resume}`")
+    return found
 
 
 def by_label(runs: Iterable[Run]) -> dict[str, list[Run]]:
@@ -172,7 +189,10 @@ def by_group(runs: Iterable[Run]) -> dict[str, list[Run]]:
 
 
 def load_all(folder: Path) -> list[Run]:
-    """Every run in a folder, under the names of the folders between: group, label, seed, as far as there are any."""
+    """Every run in a folder, under the names of the folders between: group, label, seed, as far as there are any.
+
+    Some may have no evaluated round yet, while others are being played.
+    """
     found = places(folder) if folder.is_dir() else [folder]
     if not found:
         raise _without_runs(folder)
@@ -180,11 +200,11 @@ def load_all(folder: Path) -> list[Run]:
     for place in found:
         match place.relative_to(folder).parts:
             case (label,) | (label, _):
-                runs.append(load(place, label))
+                runs.append(_begun(place, label))
             case (group, label, _):
-                runs.append(load(place, label, group))
+                runs.append(_begun(place, label, group))
             case _:
-                runs.append(load(place))
+                runs.append(_begun(place))
     return runs
 
 
