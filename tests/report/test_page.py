@@ -261,6 +261,15 @@ def test_a_page_is_written_whole_and_nothing_else(tmp_path: Path) -> None:
     assert [found.name for found in path.parent.iterdir()] == ["report.html"]
 
 
+@pytest.mark.parametrize("place", [".", "..", "pages", "/"])
+def test_a_folder_is_no_place_for_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    (tmp_path / "here/pages").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(TacitError, match="can not write .*: it is a folder; give the path of a file"):
+        write([a_run(tmp_path / "run", [0.5])], Path(place))
+    assert not list((tmp_path / "here/pages").iterdir())
+
+
 def test_who_reads_the_old_page_reads_it_to_the_end(tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     path.write_text("old", encoding="utf-8")
