@@ -74,7 +74,9 @@ def test_a_run_is_finished_when_all_its_rounds_are_there(tmp_path: Path) -> None
     "data, words",
     [
         ({"labels": "server", "n_labels": 50}, "50 labels"),
+        ({"labels": "server", "n_labels": 1}, "1 label"),
         ({"labels": "server", "per_class": 5}, "5 labels per class"),
+        ({"labels": "client", "per_class": 1}, "1 label per class at each client"),
         ({"labels": "client", "per_class": 5}, "5 labels per class at each client"),
         ({"labels": "some", "per_class": 5}, "5 labels per class at each labeled client"),
         ({"labels": "client", "label_fraction": 0.1}, "10 % of the labels"),
@@ -108,7 +110,7 @@ def test_a_broken_line_is_told_with_the_folder_and_the_remedy(tmp_path: Path, li
     folder = write_run(tmp_path / "run", [record(0, 0.5)])
     with (folder / "rounds.jsonl").open("a", encoding="utf-8") as file:
         file.write(line)
-    with pytest.raises(TacitError, match="rounds.jsonl can not be read .*: mend it with `tacit resume ") as error:
+    with pytest.raises(TacitError, match=r"rounds.jsonl can not be read .*: start the run again elsewhere$") as error:
         load(folder)
     assert str(folder) in str(error.value)
 

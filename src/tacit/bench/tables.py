@@ -231,7 +231,7 @@ def show(sheet: Sheet, console: Console) -> None:
 def _block(block: Block, last: str, reach: float | None) -> Table:
     shared = [_usual([line.costs()[i] for line in block.lines]) for i in (0, 1)]
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=0)
-    labels, rounds = shared[0], "" if shared[1] == MISSING else f"{shared[1]} rounds"
+    labels, rounds = shared[0], "" if shared[1] == MISSING else f"{shared[1]} round{'s' * (shared[1] != '1')}"
     table.title = Text(", ".join(part for part in (block.title, labels, rounds) if part != MISSING and part), "bold")
     table.title_justify = "left"
     table.add_column("row", overflow="fold")

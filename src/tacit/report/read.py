@@ -138,9 +138,9 @@ def labels_in_words(data: Mapping[str, Any]) -> str:
         case {"labels": "all"}:
             return ALL_LABELS
         case {"n_labels": int(number)}:
-            return f"{number} labels"
+            return f"{number} label{'s' * (number != 1)}"
         case {"per_class": int(number)}:
-            return f"{number} labels per class{place}"
+            return f"{number} label{'s' * (number != 1)} per class{place}"
         case {"label_fraction": float(share)}:
             return f"{100 * share:.3g} % of the labels"
     return ""
@@ -254,7 +254,7 @@ def _rounds(folder: Path) -> list[dict[str, Any]]:
         *lines, _ = path.read_bytes().split(b"\n") if path.exists() else [b""]
         return [_record(line) for line in lines]
     except (OSError, ValueError) as error:
-        raise TacitError(f"{path} can not be read ({error}): mend it with `tacit resume {folder}`") from error
+        raise TacitError(f"{path} can not be read ({error}): start the run again elsewhere") from error
 
 
 def _record(line: bytes) -> dict[str, Any]:

@@ -84,9 +84,9 @@ def with_leader(rows: Sequence[Row]) -> list[Row]:
 
 def to_rich(rows: Sequence[Row], title: str) -> Table:
     """A table for a terminal of 80 columns; only accuracies show their spread."""
-    table = Table(
-        title=title, caption="\n".join(notes(rows)), box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=0
-    )
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=0)
+    # As text, since names and labels may hold what rich takes for markup.
+    table.title, table.caption = Text(title, "table.title"), Text("\n".join(notes(rows)), "table.caption")
     table.title_justify = table.caption_justify = "left"
     table.add_column("run", overflow="fold")
     shown = columns(rows)
