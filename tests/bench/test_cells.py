@@ -205,6 +205,16 @@ def test_a_run_that_was_killed_before_its_note_goes_on(tmp_path: Path) -> None:
     assert not cells.current(small.planned(tmp_path / "small_table.toml", tmp_path, extra={"train.lr": 0.5})[0])
 
 
+@pytest.mark.parametrize("damage", ["\n[train]\nspeed = 1\n", "="])
+def test_a_run_without_a_note_whose_config_is_none_today_gives_way(tmp_path: Path, damage: str) -> None:
+    cell = small.planned(small.write(tmp_path), tmp_path)[0]
+    cell.folder.mkdir(parents=True)
+    (cell.folder / "config.toml").write_text(f"rounds = 3{damage}")
+    assert not cells.current(cell)
+    assert not cells.finished(cell)
+    assert cells.move_aside(cell).name == "seed-0.old-unknown"
+
+
 def test_an_old_run_is_moved_and_never_lost(tmp_path: Path) -> None:
     cell = small.planned(small.write(tmp_path), tmp_path)[0]
     targets = []

@@ -252,8 +252,16 @@ def current(cell: Cell) -> bool:
         return True
     note = _note(cell.folder)
     if note is None and not rounds_done(cell):  # killed between its first two files
-        return fingerprint(configs.make(configs.read(cell.folder / "config.toml"))) == cell.spot.hash
+        return _hash_of(cell.folder / "config.toml") == cell.spot.hash
     return note == cell.note
+
+
+def _hash_of(path: Path) -> str | None:
+    """The fingerprint of the config in a file; None where the code of today can not make one of it."""
+    try:
+        return fingerprint(configs.make(configs.read(path)))
+    except TacitError:
+        return None
 
 
 def rounds_done(cell: Cell) -> int:
