@@ -163,6 +163,21 @@ def test_a_damaged_file_is_one_sentence(tmp_path: Path, text: str) -> None:
         keep.read(path)
 
 
+def test_nothing_is_kept_inside_an_installed_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "site-packages/tacit"
+    monkeypatch.setattr(files, "HERE", package / "bench/files.py")
+    assert files.folder() == package / "_benchmarks"
+    files.folder().mkdir(parents=True)
+    path = small.write(files.folder())
+    small.pretend(small.planned(path, tmp_path)[0], [0.5] * 3)
+    with pytest.raises(TacitError, match=f"installed package, .*: copy {path} to a folder of your own, then keep that"):
+        kept(path, tmp_path)
+    assert not (files.folder() / "results").exists()
+    copy = tmp_path / path.name
+    copy.write_text(path.read_text())
+    assert list(kept(copy, tmp_path)["cells"]) == ["iid"], "its runs are found, since it has the same name"
+
+
 PAGE = "# Results\n\n<!-- bench: {name} -->\nold\n<!-- end bench -->\n\nThe end: `<!-- bench: x -->`.\n"
 
 

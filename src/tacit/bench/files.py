@@ -197,7 +197,16 @@ def folder() -> Path:
     """Where the benchmarks of the package are: in a checkout at its top, else beside the code."""
     root = HERE.parents[3]
     checkout = (root / "pyproject.toml").is_file() and (root / "benchmarks").is_dir()
-    return root / "benchmarks" if checkout else HERE.parents[1] / "_benchmarks"
+    return root / "benchmarks" if checkout else _installed()
+
+
+def is_installed(path: Path) -> bool:
+    """Whether a file lies among the code of an installed package, where nobody should write."""
+    return path.resolve().is_relative_to(_installed())
+
+
+def _installed() -> Path:
+    return HERE.parents[1] / "_benchmarks"
 
 
 def names() -> dict[str, Path]:

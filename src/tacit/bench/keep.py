@@ -12,7 +12,7 @@ from typing import Any
 
 from tacit.bench import cells as plans
 from tacit.bench.cells import Spot
-from tacit.bench.files import Benchmark
+from tacit.bench.files import Benchmark, is_installed
 from tacit.errors import TacitError
 from tacit.report.files import replacing
 from tacit.report.read import Run, load
@@ -128,6 +128,9 @@ def write(benchmark: Benchmark, quick: bool, found: Sequence[Spot], runs: Mappin
     """Keep what finished runs came to by this version of tacit, beside what was kept of other cells before."""
     if not runs:
         raise TacitError(f"no cell of {benchmark.name} is finished: run it first with `tacit bench run`, then keep it")
+    if is_installed(benchmark.path):
+        remedy = f"copy {benchmark.path} to a folder of your own, then keep that"
+        raise TacitError(f"{benchmark.name} is part of the installed package, which is no place for results: {remedy}")
     path = path_of(benchmark, quick)
     cells = _merged(read(path).get("cells", {}), found, runs)
     kept = {
