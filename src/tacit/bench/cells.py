@@ -12,7 +12,7 @@ from typing import Any
 from tacit import config as configs
 from tacit import nets
 from tacit.bench.files import Benchmark, Column, Row
-from tacit.compare import plan
+from tacit.compare import BOUNDS, plan
 from tacit.config import Config
 from tacit.engines import checkpoint
 from tacit.errors import TacitError, unknown
@@ -25,11 +25,6 @@ PACKAGE = Path(__file__).parents[1]
 # What methods share and what changes numbers; the engines do not, which their own tests hold.
 SHARED = ("averaging", "data", "federation", "learn", "losses", "method", "nets", "objectives", "params", "random")
 NAMES_ONLY = "papers.py"  # the splits of the papers: whatever they stand for is in the config
-BOUND_TITLES = {
-    "labels-only": "Labels only",
-    "all-labels": "All labels",
-    "all-labels-strong": "All labels, strong views",
-}
 NOTE = "cell.json"
 
 
@@ -207,7 +202,7 @@ def _with_bounds(
     here = [spot for spot in found if spot.column == column]
     known = {spot.hash for spot in here}
     bounds = [name for name in benchmark.bounds if name not in benchmark.rows]
-    added = [_spot(benchmark, column, Row(name, BOUND_TITLES[name], bound=True), quick, extra) for name in bounds]
+    added = [_spot(benchmark, column, Row(name, BOUNDS[name], bound=True), quick, extra) for name in bounds]
     return here + [spot for spot in added if spot.hash not in known]
 
 
