@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tacit.bench import cells, files, keep, pages
+from tacit.bench import cells, docs, files, keep
 from tacit.errors import TacitError
 from tests.bench import small
 
@@ -97,8 +97,22 @@ def test_kept_numbers_are_those_of_the_runs(tmp_path: Path) -> None:
     runs = keep.of_runs(found, tmp_path / "small-table")
     result = kept(path, tmp_path)
     assert keep.of_kept(found, result) == runs
-    assert keep.together({}, runs) == runs
-    assert keep.together(runs, {}) == runs
+    benchmark = files.read(path)
+    assert keep.results(benchmark, False, found) == keep.Results({}, runs)
+    there = keep.results(benchmark, False, found, tmp_path / "small-table")
+    assert (there.measured, there.runs.keys()) == (runs, runs.keys())
+
+
+def test_a_run_comes_before_what_is_kept_of_its_cell(tmp_path: Path) -> None:
+    path = small.write(tmp_path)
+    for cell in small.planned(path, tmp_path / "then")[:2]:
+        small.pretend(cell, [0.5] * 3)
+    kept(path, tmp_path / "then")
+    small.pretend(small.planned(path, tmp_path / "now")[0], [0.75] * 3)
+    benchmark = files.read(path)
+    results = keep.results(benchmark, False, cells.spots(benchmark), tmp_path / "now/small-table")
+    assert list(results.runs) == [("iid", "fedavg")]
+    assert {row: seeds[0].last5 for (_, row), seeds in results.measured.items()} == {"fedavg": 0.75, "fixmatch": 0.5}
 
 
 def test_kept_numbers_of_another_config_are_not_shown(tmp_path: Path) -> None:
@@ -197,19 +211,19 @@ def test_pages_are_filled_from_kept_results_alone(tmp_path: Path, known: Path) -
     small.pretend(cell, [0.5] * 3)
     kept(known, tmp_path)
     small.pretend(other, [0.9] * 3)  # done and not kept
-    assert pages.fill([page.parent]) == [page]
+    assert docs.fill([page.parent]) == [page]
     text = page.read_text()
     assert "| FedAvg | 1 | 50.0 | 50.0 | 95.13¹ | −45.1 |" in text
     assert "90.0" not in text
     assert text.startswith("# Results\n\n<!-- bench: small-table -->\n**A small table**\n")
     assert text.endswith("² its helpers too\n<!-- end bench -->\n\nThe end: `<!-- bench: x -->`.\n")
-    assert pages.fill([page]) == []
+    assert docs.fill([page]) == []
 
 
 def test_the_reduced_scale_has_a_name_of_its_own(tmp_path: Path, known: Path) -> None:
     small.pretend(small.planned(known, tmp_path, quick=True)[0], [0.5])
     kept(known, tmp_path, quick=True)
-    text = pages.filled(PAGE.format(name="small-table-quick"), Path("page.md"))
+    text = docs.filled(PAGE.format(name="small-table-quick"), Path("page.md"))
     assert "not the paper's scale" in text
     assert "| FedAvg | 1 | 50.0 |" in text
 
@@ -217,11 +231,11 @@ def test_the_reduced_scale_has_a_name_of_its_own(tmp_path: Path, known: Path) ->
 @pytest.mark.usefixtures("known")
 def test_wrong_pages_are_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(TacitError, match="unknown benchmark 'smal-table': did you mean 'small-table'"):
-        pages.filled(PAGE.format(name="smal-table"), Path("page.md"))
+        docs.filled(PAGE.format(name="smal-table"), Path("page.md"))
     with pytest.raises(TacitError, match="page.md begins a table that has no end"):
-        pages.filled("<!-- bench: small-table -->\n", Path("page.md"))
+        docs.filled("<!-- bench: small-table -->\n", Path("page.md"))
     with pytest.raises(TacitError, match="there is no page"):
-        pages.fill([tmp_path / "nowhere.md"])
+        docs.fill([tmp_path / "nowhere.md"])
 
 
 @pytest.mark.parametrize(
@@ -229,4 +243,4 @@ def test_wrong_pages_are_one_sentence(tmp_path: Path) -> None:
 )
 def test_the_tables_in_the_docs_are_what_the_kept_results_give(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    assert pages.filled(text, page) == text, "run `make tables`"
+    assert docs.filled(text, page) == text, "run `make tables`"

@@ -54,7 +54,21 @@ class Measured:
 Seeds = Mapping[int, Measured]
 
 
-def finished(found: Iterable[Spot], folder: Path) -> dict[Place, list[Run]]:
+@dataclass(frozen=True)
+class Results:
+    """What there is of a table: finished runs, and what each place came to, by its runs or as it was kept."""
+
+    runs: Mapping[Place, list[Run]]
+    measured: Mapping[Place, Seeds]
+
+
+def results(benchmark: Benchmark, quick: bool, found: Sequence[Spot], folder: Path | None = None) -> Results:
+    """The runs under a folder, and what is kept of places without one; only that where no folder is given."""
+    runs = finished_runs(found, folder) if folder else {}
+    return Results(runs, of_kept(found, read(path_of(benchmark, quick))) | measured(runs))
+
+
+def finished_runs(found: Iterable[Spot], folder: Path) -> dict[Place, list[Run]]:
     """The finished runs under a folder, every seed there is, named as in the table."""
     runs: dict[Place, list[Run]] = {}
     for spot in found:
@@ -73,7 +87,7 @@ def measured(runs: Mapping[Place, Sequence[Run]]) -> dict[Place, Seeds]:
 
 def of_runs(found: Iterable[Spot], folder: Path) -> dict[Place, Seeds]:
     """What the finished runs under a folder came to."""
-    return measured(finished(found, folder))
+    return measured(finished_runs(found, folder))
 
 
 def of_kept(found: Iterable[Spot], kept: Mapping[str, Any]) -> dict[Place, Seeds]:
@@ -94,11 +108,6 @@ def _holds(cell: Mapping[str, Any], spot: Spot) -> bool:
     """
     known = {name: spot.settings[name] for name in cell["settings"] if name in spot.settings}
     return bool(cell["config_hash"] == spot.hash and cell["settings"] == known)
-
-
-def together(runs: Mapping[Place, Seeds], kept: Mapping[Place, Seeds]) -> dict[Place, Seeds]:
-    """Runs, and what is kept where there is none."""
-    return {place: runs.get(place) or kept[place] for place in [*runs, *(kept.keys() - runs.keys())]}
 
 
 def path_of(benchmark: Benchmark, quick: bool) -> Path:
