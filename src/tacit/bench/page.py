@@ -10,7 +10,7 @@ from tacit.bench import tables
 from tacit.bench.cells import Spot
 from tacit.bench.files import Benchmark
 from tacit.bench.keep import Results
-from tacit.bench.tables import COSTS, Block, Sheet
+from tacit.bench.tables import COSTS, Block, Sheet, points
 from tacit.config import flat
 from tacit.report import html
 from tacit.report.html import Line
@@ -70,12 +70,8 @@ def _summary(sheet: Sheet, quick: bool) -> str:
     number = (
         "the one published number" if len(apart) == 1 else f"the {len(apart)} published numbers there are for these"
     )
-    between = f", from {_points(min(apart))} to {_points(max(apart))}" if len(apart) > 1 else ""
-    return f"{done}. Of {number}, ours differ by {_points(fmean(apart))} points on average{between}."
-
-
-def _points(value: float) -> str:
-    return f"{value:+.1f}".replace("-", "−")
+    between = f", from {points(min(apart))} to {points(max(apart))}" if len(apart) > 1 else ""
+    return f"{done}. Of {number}, ours differ by {points(fmean(apart))} points on average{between}."
 
 
 def _reached(block: Block, heads: Sequence[str]) -> str:

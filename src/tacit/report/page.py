@@ -13,8 +13,8 @@ from tacit.report.charts import Chart
 from tacit.report.files import replacing
 from tacit.report.html import Line
 from tacit.report.read import COMMAND, Run, by_group, by_label, evaluated
-from tacit.report.tables import Row
-from tacit.report.units import Stat, percent, size
+from tacit.report.tables import Summary
+from tacit.report.units import percent, size_of
 
 LARGE, SMALL = 4.4, 3.6  # inches of a chart, which decide how large its words are beside it
 
@@ -115,7 +115,7 @@ def _title(runs: Sequence[Run]) -> str:
     return names + (f" on {Path(data.pop()).name}" if len(data) == 1 and data != {""} else "")
 
 
-def _summary(rows: Sequence[Row]) -> str:
+def _summary(rows: Sequence[Summary]) -> str:
     """What each row reached; how many labels it had is said for the first row, and where that differs."""
     clauses = []
     for row in rows:
@@ -155,7 +155,7 @@ def _dealt(runs: Sequence[Run], marks: Iterator[str]) -> str:
     return "\n".join(shown) or html.paragraph(missing, "note")
 
 
-def _table(rows: Sequence[Row]) -> str:
+def _table(rows: Sequence[Summary]) -> str:
     columns = tables.columns(rows)
     heads = ["run", "seeds", *(column.head for column in columns)]
     lines = [
@@ -166,14 +166,10 @@ def _table(rows: Sequence[Row]) -> str:
     return f"{shown}\n{html.paragraph(f'{notes}.', 'note')}"
 
 
-def _traffic(row: Row) -> str:
+def _traffic(row: Summary) -> str:
     up, down = row.bytes_up.mean, row.bytes_down.mean
-    total, each = _bytes(up + down), _bytes((up + down) / row.rounds.mean)
-    return f"{row.label}: {total} per run ({_bytes(up)} up, {_bytes(down)} down), {each} per round"
-
-
-def _bytes(value: float) -> str:
-    return size(Stat(value, None))
+    total, each = size_of(up + down), size_of((up + down) / row.rounds.mean)
+    return f"{row.label}: {total} per run ({size_of(up)} up, {size_of(down)} down), {each} per round"
 
 
 def _skipped(runs: Sequence[Run]) -> list[str]:

@@ -174,17 +174,18 @@ def evaluated(runs: Sequence[Run]) -> list[Run]:
 
 def by_label(runs: Iterable[Run]) -> dict[str, list[Run]]:
     """The runs of each label, in the order of their first appearance: one line of a table or a plot."""
-    groups: dict[str, list[Run]] = {}
-    for run in runs:
-        groups.setdefault(run.label, []).append(run)
-    return groups
+    return _by(runs, lambda run: run.label)
 
 
 def by_group(runs: Iterable[Run]) -> dict[str, list[Run]]:
     """The runs of each group, likewise."""
+    return _by(runs, lambda run: run.group)
+
+
+def _by(runs: Iterable[Run], name: Callable[[Run], str]) -> dict[str, list[Run]]:
     groups: dict[str, list[Run]] = {}
     for run in runs:
-        groups.setdefault(run.group, []).append(run)
+        groups.setdefault(name(run), []).append(run)
     return groups
 
 
