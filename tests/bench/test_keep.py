@@ -11,6 +11,7 @@ from tacit.errors import TacitError
 from tests.bench import small
 
 ROOT = Path(__file__).parents[2]
+KEPT = sorted(path for path in (ROOT / "benchmarks/results").glob("*.json") if path.stem != "ratios")  # of speed
 
 
 def kept(path: Path, out: Path, quick: bool = False) -> dict[str, Any]:
@@ -236,6 +237,14 @@ def test_wrong_pages_are_one_sentence(tmp_path: Path) -> None:
         docs.filled("<!-- bench: small-table -->\n", Path("page.md"))
     with pytest.raises(TacitError, match="there is no page"):
         docs.fill([tmp_path / "nowhere.md"])
+
+
+@pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
+def test_every_cell_that_is_kept_names_its_settings(path: Path) -> None:
+    for rows in keep.read(path)["cells"].values():
+        for row, cell in rows.items():
+            assert cell["settings"].keys() >= {"data.partition", "train.lr", "server_train.lr", "log.local"}, row
+            assert any(name.startswith("method.") for name in cell["settings"]), row
 
 
 @pytest.mark.parametrize(
