@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -11,6 +11,11 @@ from rich.table import Table
 
 from tacit import typed
 from tacit.errors import TacitError
+
+if TYPE_CHECKING:
+    from tacit.bench.cells import Spot
+    from tacit.bench.files import Benchmark
+    from tacit.bench.keep import Results
 
 app = typer.Typer(
     help="The tables of papers: run them, and set our numbers beside the published ones.", no_args_is_help=True
@@ -36,13 +41,10 @@ def list_benchmarks() -> None:
     for path in files.names().values():
         benchmark = files.read(path)
         # Only where something is kept are cells planned, which takes a while.
-        files_kept = {quick: keep.path_of(benchmark, quick) for quick in (False, True)}
-        kept = {
-            quick: len(keep.of_kept(cells.spots(benchmark, quick), keep.read(path)))
-            for quick, path in files_kept.items()
-            if path.exists()
-        }
-        told = f"{kept.get(False) or '–'}" + (f", quick {kept[True]}" if kept.get(True) else "")
+        scales = [quick for quick in (False, True) if keep.path_of(benchmark, quick).exists()]
+        found = {quick: keep.results(benchmark, quick, cells.spots(benchmark, quick)) for quick in scales}
+        numbers = {quick: len(results.measured) for quick, results in found.items()}
+        told = f"{numbers.get(False) or '–'}" + (f", quick {numbers[True]}" if numbers.get(True) else "")
         table.add_row(escape(benchmark.name), escape(benchmark.title), str(benchmark.size), told)
     Console().print(table)
 
@@ -62,7 +64,7 @@ def run(
 ) -> None:
     """Run the cells that are not done yet, then show the table and write its page; cells go on where they stopped."""
     from tacit import config as configs
-    from tacit.bench import cells, files, play
+    from tacit.bench import cells, files, keep, play, tables
 
     if side_by_side != 1 and workers is not None:
         raise TacitError("cells side by side have one core each: leave out --workers or --side-by-side")
@@ -71,15 +73,17 @@ def run(
     found = cells.spots(benchmark, quick, extra)
     numbers = typed.seeds(seeds) if seeds is not None else list(dict.fromkeys(benchmark.seeds))
     folder = cells.home(out, benchmark, quick)
-    planned = cells.cells(cells.chosen(found, only or [], column or []), numbers, folder)
+    shown = cells.chosen(found, only or [], column or [])
+    planned = cells.cells(shown, numbers, folder)
     try:
         failures = play.play(planned, side_by_side, console, quiet)
     except KeyboardInterrupt:
         done = sum(map(cells.finished, planned))
         print(f"stopped with {done} of {len(planned)} cells done; go on with the same command", file=sys.stderr)
         raise
-    _print(benchmark, quick, found, out, "terminal", only, column)
-    _report(benchmark, quick, found, out, set)
+    results = keep.results(benchmark, quick, found, folder)
+    tables.show(tables.build(benchmark, shown, results.measured, quick), console)
+    _report(benchmark, quick, found, results, folder, set)
     if failures:
         more = f" (and {len(failures) - 1} more)" if failures[1:] else ""
         raise TacitError(f"{len(failures)} of {len(planned)} cells failed{more and ', the first'}: {failures[0]}")
@@ -99,12 +103,13 @@ def show(
 ) -> None:
     """Show the table as far as it is done, from runs and from kept results, and write its page; nothing is run."""
     from tacit import config as configs
-    from tacit.bench import cells, files
+    from tacit.bench import cells, files, keep, tables
 
     benchmark = files.find(name)
-    found = cells.spots(benchmark, quick, configs.assignments(set))
-    _print(benchmark, quick, found, out, "terminal", only, column, reach)
-    _report(benchmark, quick, found, out, set)
+    found, folder = cells.spots(benchmark, quick, configs.assignments(set)), cells.home(out, benchmark, quick)
+    shown, results = cells.chosen(found, only or [], column or []), keep.results(benchmark, quick, found, folder)
+    tables.show(tables.build(benchmark, shown, results.measured, quick, reach), Console())
+    _report(benchmark, quick, found, results, folder, set)
 
 
 @app.command()
@@ -121,23 +126,28 @@ def table(
 ) -> None:
     """Print the table as far as it is done, also in Markdown, CSV or LaTeX."""
     from tacit import config as configs
-    from tacit.bench import cells, files
+    from tacit.bench import cells, files, formats, keep, tables
 
     benchmark = files.find(name)
-    _print(benchmark, quick, cells.spots(benchmark, quick, configs.assignments(set)), out, format, only, column)
+    shown = cells.chosen(cells.spots(benchmark, quick, configs.assignments(set)), only or [], column or [])
+    results = keep.results(benchmark, quick, shown, cells.home(out, benchmark, quick))
+    sheet = tables.build(benchmark, shown, results.measured, quick)
+    if format == "terminal":
+        tables.show(sheet, Console())
+    else:
+        print(formats.FORMATS[format](sheet), end="")
 
 
 @app.command()
 def keep(name: Name, quick: Quick = False, out: Out = RUNS) -> None:
     """Keep what the finished cells came to in a small file under results/, beside the benchmark."""
     from tacit import __version__
-    from tacit.bench import cells, files
-    from tacit.bench import keep as kept
+    from tacit.bench import cells, files, keep
 
     benchmark = files.find(name)
     found = cells.spots(benchmark, quick)
-    runs = kept.of_runs(found, cells.home(out, benchmark, quick))
-    path = kept.write(benchmark, quick, found, runs, __version__)
+    runs = keep.of_runs(found, cells.home(out, benchmark, quick))
+    path = keep.write(benchmark, quick, found, runs, __version__)
     Console().print(f"{len(runs)} of {len(found)} cells kept: {path}", highlight=False, markup=False, soft_wrap=True)
 
 
@@ -146,39 +156,23 @@ def docs(
     paths: Annotated[list[Path] | None, typer.Argument(help="Pages or folders of pages; docs/ if none.")] = None,
 ) -> None:
     """Fill the tables in pages of documentation from the kept results."""
-    from tacit.bench import pages
+    from tacit.bench import docs
 
-    for path in pages.fill(paths or [Path("docs")]):
+    for path in docs.fill(paths or [Path("docs")]):
         Console().print(f"changed: {path}", highlight=False, markup=False, soft_wrap=True)
 
 
-def _print(
-    benchmark: Any,
+def _report(
+    benchmark: "Benchmark",
     quick: bool,
-    found: Any,
-    out: Path,
-    format: str,
-    only: list[str] | None,
-    column: list[str] | None,
-    reach: float | None = None,
+    found: "list[Spot]",
+    results: "Results",
+    folder: Path,
+    extra: list[str] | None,
 ) -> None:
-    from tacit.bench import cells, formats, tables
-    from tacit.bench import keep as kept
-
-    found = cells.chosen(found, only or [], column or [])
-    runs = kept.of_runs(found, cells.home(out, benchmark, quick))
-    before = kept.of_kept(found, kept.read(kept.path_of(benchmark, quick)))
-    sheet = tables.build(benchmark, found, kept.together(runs, before), quick, reach)
-    if format == "terminal":
-        tables.show(sheet, Console())
-    else:
-        print(formats.FORMATS[format](sheet), end="")
-
-
-def _report(benchmark: Any, quick: bool, found: Any, out: Path, set: list[str] | None) -> None:
     """The page about the whole table, whatever part of it was asked for."""
-    from tacit.bench import cells, page
+    from tacit.bench import page
 
-    path = page.write(benchmark, quick, found, cells.home(out, benchmark, quick), set or [])
+    path = page.write(benchmark, quick, found, results, folder, extra or [])
     if path:
         Console().print(f"\nreport: {path}", highlight=False, markup=False, soft_wrap=True)

@@ -19,7 +19,7 @@ from tacit.experiment import Experiment
 from tacit.report.read import Run, load
 
 # Rows that are no method: what a comparison of semi-supervised methods has to be seen against.
-BOUNDS = ("labels-only", "all-labels", "all-labels-strong")
+BOUNDS = {"labels-only": "Labels only", "all-labels": "All labels", "all-labels-strong": "All labels, strong views"}
 
 
 def compare(

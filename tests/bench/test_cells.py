@@ -124,6 +124,18 @@ def test_what_changes_numbers_changes_the_fingerprint(options: dict[str, Any]) -
     assert cells.fingerprint(configs.from_options(BASE | options)) != cells.fingerprint(configs.from_options(BASE))
 
 
+def test_settings_are_all_values_the_numbers_depend_on() -> None:
+    found = cells.settings(configs.from_options(BASE | {"train.lr": 0.02, "objective.view": "plain"}))
+    given = {"rounds": 3, "train.lr": 0.02, "server_train.lr": 0.02, "method.objective.view": "plain"}
+    defaults = {"cohort": None, "net.name": "lenet", "server_train.epochs": 10, "method.weights": "samples"}
+    assert found.items() >= (given | defaults).items()
+    assert {name.partition(".")[0] for name in found} == {
+        "data", "net", "train", "server_train", "faults", "log", "rounds", "cohort", "method"
+    }  # fmt: skip
+    assert "data.split" not in found
+    assert found == json.loads(json.dumps(found))
+
+
 def test_a_split_by_name_is_the_split_written_out() -> None:
     named = configs.from_options({"split": "fedsiam-mnist-iid"})
     written = {"data": "mnist", "clients": 100, "labels": "client", "label_fraction": 0.1, "partition": "iid"}
@@ -191,6 +203,16 @@ def test_a_run_that_was_killed_before_its_note_goes_on(tmp_path: Path) -> None:
     (cell.folder / "cell.json").unlink()
     assert cells.current(cell)
     assert not cells.current(small.planned(tmp_path / "small_table.toml", tmp_path, extra={"train.lr": 0.5})[0])
+
+
+@pytest.mark.parametrize("damage", ["\n[train]\nspeed = 1\n", "="])
+def test_a_run_without_a_note_whose_config_is_none_today_gives_way(tmp_path: Path, damage: str) -> None:
+    cell = small.planned(small.write(tmp_path), tmp_path)[0]
+    cell.folder.mkdir(parents=True)
+    (cell.folder / "config.toml").write_text(f"rounds = 3{damage}")
+    assert not cells.current(cell)
+    assert not cells.finished(cell)
+    assert cells.move_aside(cell).name == "seed-0.old-unknown"
 
 
 def test_an_old_run_is_moved_and_never_lost(tmp_path: Path) -> None:

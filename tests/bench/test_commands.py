@@ -2,10 +2,12 @@
 
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
-from tacit.bench import files
+from tacit.bench import files, keep
+from tacit.report.read import load
 from tests.bench import small
 from tests.test_cli import Shell, fits
 
@@ -67,6 +69,17 @@ def test_from_the_file_to_the_page(shell: Shell, monkeypatch: pytest.MonkeyPatch
     (shell.folder / "page.md").write_text("<!-- bench: small-table -->\n<!-- end bench -->\n")
     assert shell("bench", "docs", "page.md").out == "changed: page.md\n"
     assert markdown.out in (shell.folder / "page.md").read_text()
+
+
+def test_runs_and_kept_results_are_read_once_for_the_table_and_its_page(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small.pretend(small.planned(shell.folder / "small_table.toml", Path("runs/bench"))[0], [0.5] * 3)
+    runs, kept = Mock(wraps=load), Mock(wraps=keep.read)
+    monkeypatch.setattr(keep, "load", runs)
+    monkeypatch.setattr(keep, "read", kept)
+    assert shell("bench", "show", "small_table.toml").code == 0
+    assert (runs.call_count, kept.call_count) == (1, 1)
 
 
 def test_report_of_a_table_without_runs_says_what_to_do(shell: Shell) -> None:

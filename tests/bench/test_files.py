@@ -41,7 +41,7 @@ def test_titles_are_names_where_none_is_given(tmp_path: Path) -> None:
         ('why = "its helpers too"', "", "a doubt has no reason"),
         ("seeds = [0]", "seeds = []", "at least 1 item"),
         ("seeds = [0]", "seeds = [-1]", "greater than or equal to 0"),
-        ("seeds = [0]", 'bounds = ["no-labels"]', "'labels-only', 'all-labels' or 'all-labels-strong'"),
+        ("seeds = [0]", 'bounds = ["no-labels"]', "unknown bound 'no-labels': did you mean 'all-labels'?"),
         ("[rows.fedavg]", '[rows."../fedavg"]', "each name in it should be small letters, digits, '.'"),
         ("seeds = [0]", "seeds = [0", "is not valid TOML"),
     ],

@@ -1,15 +1,17 @@
 """Kept results: what is in the file, what is merged with what, and that the pages of the docs say what it says."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tacit.bench import cells, files, keep, pages
+from tacit.bench import cells, docs, files, keep
 from tacit.errors import TacitError
 from tests.bench import small
 
 ROOT = Path(__file__).parents[2]
+KEPT = sorted(path for path in (ROOT / "benchmarks/results").glob("*.json") if path.stem != "ratios")  # of speed
 
 
 def kept(path: Path, out: Path, quick: bool = False) -> dict[str, Any]:
@@ -26,12 +28,13 @@ def test_what_is_kept(tmp_path: Path) -> None:
     for cell, accuracies in zip(planned, ([0.5, 0.6, 0.71234567], [0.1] * 3, [0.2] * 3), strict=False):
         small.pretend(cell, accuracies)
     result = kept(path, tmp_path)
-    assert list(result) == ["benchmark", "quick", "date", "tacit", "torch", "python", "machine", "cells"]
+    assert list(result) == ["benchmark", "quick", "date", "tacit", "torch", "python", "machine", "settings", "cells"]
     assert (result["benchmark"], result["quick"], result["tacit"]) == ("small-table", False, "1.2.3")
     assert result["machine"]["cores"] >= 1
     assert list(result["cells"]) == ["iid"]
     cell = result["cells"]["iid"]["fedavg"]
     assert (cell["config_hash"], cell["method_version"]) == (planned[0].spot.hash, planned[0].spot.version)
+    assert cell["settings"] == cells.settings(planned[0].config)
     assert list(cell["seeds"]) == ["0", "2", "10"]
     assert cell["seeds"]["0"] == {
         "last5": 0.604115,
@@ -95,8 +98,22 @@ def test_kept_numbers_are_those_of_the_runs(tmp_path: Path) -> None:
     runs = keep.of_runs(found, tmp_path / "small-table")
     result = kept(path, tmp_path)
     assert keep.of_kept(found, result) == runs
-    assert keep.together({}, runs) == runs
-    assert keep.together(runs, {}) == runs
+    benchmark = files.read(path)
+    assert keep.results(benchmark, False, found) == keep.Results({}, runs)
+    there = keep.results(benchmark, False, found, tmp_path / "small-table")
+    assert (there.measured, there.runs.keys()) == (runs, runs.keys())
+
+
+def test_a_run_comes_before_what_is_kept_of_its_cell(tmp_path: Path) -> None:
+    path = small.write(tmp_path)
+    for cell in small.planned(path, tmp_path / "then")[:2]:
+        small.pretend(cell, [0.5] * 3)
+    kept(path, tmp_path / "then")
+    small.pretend(small.planned(path, tmp_path / "now")[0], [0.75] * 3)
+    benchmark = files.read(path)
+    results = keep.results(benchmark, False, cells.spots(benchmark), tmp_path / "now/small-table")
+    assert list(results.runs) == [("iid", "fedavg")]
+    assert {row: seeds[0].last5 for (_, row), seeds in results.measured.items()} == {"fedavg": 0.75, "fixmatch": 0.5}
 
 
 def test_kept_numbers_of_another_config_are_not_shown(tmp_path: Path) -> None:
@@ -107,12 +124,73 @@ def test_kept_numbers_of_another_config_are_not_shown(tmp_path: Path) -> None:
     assert keep.of_kept(cells.spots(benchmark, False, {"train.lr": 0.5}), result) == {}
 
 
+def test_kept_numbers_of_another_default_are_not_shown(tmp_path: Path) -> None:
+    path = small.write(tmp_path)
+    for cell in small.planned(path, tmp_path)[:2]:
+        small.pretend(cell, [0.5] * 3)
+    kept(path, tmp_path)
+    file = tmp_path / "results/small-table.json"
+    fedavg, fixmatch = found = cells.spots(files.read(path))[:2]
+    assert list(keep.of_kept(found, keep.read(file))) == [fedavg.place, fixmatch.place]
+    text = file.read_text()
+    # What the code of then had as defaults: another threshold, no clip, no setting `train.lr`, one more setting.
+    for old, new, left in (
+        ('"method.objective.threshold": 0.95', '"method.objective.threshold": 0.9', [fedavg.place]),
+        ('"train.clip": null', '"train.clip": 1.0', []),
+        ('"train.lr": 0.01, ', "", [fedavg.place, fixmatch.place]),
+        ('"train.lr": 0.01, ', '"train.lr": 0.01, "train.rate": 1, ', []),
+    ):
+        assert old in text
+        file.write_text(text.replace(old, new))
+        assert list(keep.of_kept(found, keep.read(file))) == left
+
+
+def test_settings_that_all_cells_share_are_written_once(tmp_path: Path) -> None:
+    path = small.write(tmp_path)
+    for cell in small.planned(path, tmp_path):
+        small.pretend(cell, [0.5] * 3)
+    result = kept(path, tmp_path)
+    written = json.loads((tmp_path / "results/small-table.json").read_text())
+    assert written["settings"]["train.lr"] == 0.01
+    assert written["cells"]["iid"]["fixmatch"]["settings"].keys() >= {"data.partition", "method.objective.threshold"}
+    for column, rows in written["cells"].items():
+        for row, cell in rows.items():
+            assert not cell["settings"].keys() & written["settings"].keys()
+            assert written["settings"] | cell["settings"] == result["cells"][column][row]["settings"]
+
+
+def test_results_that_were_kept_without_their_settings_go_by_their_hash(tmp_path: Path) -> None:
+    path = small.write(tmp_path)
+    small.pretend(small.planned(path, tmp_path)[0], [0.5] * 3)
+    kept(path, tmp_path)
+    file = tmp_path / "results/small-table.json"
+    written = json.loads(file.read_text())
+    del written["settings"], written["cells"]["iid"]["fedavg"]["settings"]
+    file.write_text(json.dumps(written))
+    assert list(keep.of_kept(cells.spots(files.read(path)), keep.read(file))) == [("iid", "fedavg")]
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"cells": {"iid": {"fedavg": {}}}}', "\xff"])
 def test_a_damaged_file_is_one_sentence(tmp_path: Path, text: str) -> None:
     path = tmp_path / "x.json"
     path.write_text(text, encoding="latin-1")
     with pytest.raises(TacitError, match="does not hold kept results"):
         keep.read(path)
+
+
+def test_nothing_is_kept_inside_an_installed_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "site-packages/tacit"
+    monkeypatch.setattr(files, "HERE", package / "bench/files.py")
+    assert files.folder() == package / "_benchmarks"
+    files.folder().mkdir(parents=True)
+    path = small.write(files.folder())
+    small.pretend(small.planned(path, tmp_path)[0], [0.5] * 3)
+    with pytest.raises(TacitError, match=f"installed package, .*: copy {path} to a folder of your own, then keep that"):
+        kept(path, tmp_path)
+    assert not (files.folder() / "results").exists()
+    copy = tmp_path / path.name
+    copy.write_text(path.read_text())
+    assert list(kept(copy, tmp_path)["cells"]) == ["iid"], "its runs are found, since it has the same name"
 
 
 PAGE = "# Results\n\n<!-- bench: {name} -->\nold\n<!-- end bench -->\n\nThe end: `<!-- bench: x -->`.\n"
@@ -134,19 +212,19 @@ def test_pages_are_filled_from_kept_results_alone(tmp_path: Path, known: Path) -
     small.pretend(cell, [0.5] * 3)
     kept(known, tmp_path)
     small.pretend(other, [0.9] * 3)  # done and not kept
-    assert pages.fill([page.parent]) == [page]
+    assert docs.fill([page.parent]) == [page]
     text = page.read_text()
     assert "| FedAvg | 1 | 50.0 | 50.0 | 95.13¹ | −45.1 |" in text
     assert "90.0" not in text
     assert text.startswith("# Results\n\n<!-- bench: small-table -->\n**A small table**\n")
     assert text.endswith("² its helpers too\n<!-- end bench -->\n\nThe end: `<!-- bench: x -->`.\n")
-    assert pages.fill([page]) == []
+    assert docs.fill([page]) == []
 
 
 def test_the_reduced_scale_has_a_name_of_its_own(tmp_path: Path, known: Path) -> None:
     small.pretend(small.planned(known, tmp_path, quick=True)[0], [0.5])
     kept(known, tmp_path, quick=True)
-    text = pages.filled(PAGE.format(name="small-table-quick"), Path("page.md"))
+    text = docs.filled(PAGE.format(name="small-table-quick"), Path("page.md"))
     assert "not the paper's scale" in text
     assert "| FedAvg | 1 | 50.0 |" in text
 
@@ -154,11 +232,19 @@ def test_the_reduced_scale_has_a_name_of_its_own(tmp_path: Path, known: Path) ->
 @pytest.mark.usefixtures("known")
 def test_wrong_pages_are_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(TacitError, match="unknown benchmark 'smal-table': did you mean 'small-table'"):
-        pages.filled(PAGE.format(name="smal-table"), Path("page.md"))
+        docs.filled(PAGE.format(name="smal-table"), Path("page.md"))
     with pytest.raises(TacitError, match="page.md begins a table that has no end"):
-        pages.filled("<!-- bench: small-table -->\n", Path("page.md"))
+        docs.filled("<!-- bench: small-table -->\n", Path("page.md"))
     with pytest.raises(TacitError, match="there is no page"):
-        pages.fill([tmp_path / "nowhere.md"])
+        docs.fill([tmp_path / "nowhere.md"])
+
+
+@pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
+def test_every_cell_that_is_kept_names_its_settings(path: Path) -> None:
+    for rows in keep.read(path)["cells"].values():
+        for row, cell in rows.items():
+            assert cell["settings"].keys() >= {"data.partition", "train.lr", "server_train.lr", "log.local"}, row
+            assert any(name.startswith("method.") for name in cell["settings"]), row
 
 
 @pytest.mark.parametrize(
@@ -166,4 +252,4 @@ def test_wrong_pages_are_one_sentence(tmp_path: Path) -> None:
 )
 def test_the_tables_in_the_docs_are_what_the_kept_results_give(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    assert pages.filled(text, page) == text, "run `make tables`"
+    assert docs.filled(text, page) == text, "run `make tables`"

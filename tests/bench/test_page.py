@@ -15,7 +15,9 @@ def written(path: Path, out: Path, quick: bool = False) -> str:
     """The page about a file's table, as its runs are."""
     benchmark = files.read(path)
     found = cells.spots(benchmark, quick)
-    place = page.write(benchmark, quick, found, cells.home(out, benchmark, quick), ["train.lr=0.5"] if quick else [])
+    folder = cells.home(out, benchmark, quick)
+    results = keep.results(benchmark, quick, found, folder)
+    place = page.write(benchmark, quick, found, results, folder, ["train.lr=0.5"] if quick else [])
     assert place is not None
     return place.read_text(encoding="utf-8")
 
@@ -87,5 +89,5 @@ def test_kept_results_are_in_the_table_without_a_run(path: Path, tmp_path: Path)
 
 def test_a_table_of_which_nothing_is_done_has_no_page(path: Path, tmp_path: Path) -> None:
     benchmark = files.read(path)
-    assert page.write(benchmark, False, cells.spots(benchmark), tmp_path / "out", []) is None
+    assert page.write(benchmark, False, cells.spots(benchmark), keep.Results({}, {}), tmp_path / "out", []) is None
     assert not (tmp_path / "out").exists()

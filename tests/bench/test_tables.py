@@ -162,6 +162,7 @@ def test_four_columns_of_ten_rows_fit_a_terminal(tmp_path: Path) -> None:
 def test_quick_is_said(tmp_path: Path) -> None:
     quick = sheet(tmp_path, ONE, quick=True)
     assert shown(quick)[0] == "A small table (quick: not the paper's scale)"
+    assert shown(quick)[2] == "IID, 2 labels per class at each client, 1 round"
     assert formats.to_markdown(quick).startswith("**A small table (quick: not the paper's scale)**\n")
 
 

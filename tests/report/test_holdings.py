@@ -5,7 +5,7 @@ import pytest
 from rich.cells import cell_len
 from rich.text import Text
 
-from tacit.report.holdings import GAP, Counts, Holdings, shortened, table
+from tacit.report.holdings import GAP, Counts, Holdings, table, told_apart
 
 CLOTHES = ("T-shirt", "trousers", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
 LETTERS = tuple(f"letter_{number}" for number in range(47))
@@ -155,10 +155,10 @@ def test_names_are_whole_where_there_is_room() -> None:
 
 
 def test_shortened_names_stay_different() -> None:
-    assert shortened(["abcdef", "abcxyz"], [5, 5]) == ["abcd…", "abcx…"]
-    assert shortened(["class_10", "class_11"], [4, 4]) == ["…_10", "…_11"]
-    assert shortened(["a111b", "a222b"], [3, 3]) == ["a1…", "a2…"]
-    assert shortened(["aaaa1bbbb", "aaaa2bbbb"], [3, 3]) == ["0", "1"]
+    assert told_apart(["abcdef", "abcxyz"], [5, 5]) == ["abcd…", "abcx…"]
+    assert told_apart(["class_10", "class_11"], [4, 4]) == ["…_10", "…_11"]
+    assert told_apart(["a111b", "a222b"], [3, 3]) == ["a1…", "a2…"]
+    assert told_apart(["aaaa1bbbb", "aaaa2bbbb"], [3, 3]) == ["0", "1"]
 
 
 def test_numbers_for_names_leave_the_total_alone() -> None:

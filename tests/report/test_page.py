@@ -8,7 +8,7 @@ import pytest
 from tacit.errors import TacitError
 from tacit.report import pictures, plots
 from tacit.report.page import page, write
-from tacit.report.read import Run, load
+from tacit.report.read import Run, load, load_all
 from tests.report.runs import a_run, record, two_seeds, write_run
 
 FEW = {"name": "fashion-small", "labels": "server", "n_labels": 50}
@@ -176,6 +176,21 @@ def test_a_run_that_goes_on_is_told(tmp_path: Path, text: str) -> None:
     )
 
 
+def test_runs_without_an_evaluated_round_are_named_and_left_out(tmp_path: Path) -> None:
+    """As while a comparison is being played."""
+    a_run(tmp_path / "all/fedavg/seed-0", [0.5], rounds=2)
+    write_run(tmp_path / "all/fedprox/seed-0", [], rounds=2)
+    runs = load_all(tmp_path / "all")
+    text = page(runs)
+    assert "<p class='note'>Not finished: fedavg, seed 0 (1 of 2 rounds).</p>" in text
+    assert "<p class='note'>Left out, without an evaluated round yet: fedprox, seed 0.</p>" in text
+    assert text.count("fedprox") == 1
+    assert len(pictures.write(runs, tmp_path / "plots", "svg")) == 4
+    with pytest.raises(TacitError, match="no evaluated round yet"):
+        page(runs[1:])
+    assert "Left out" not in page(runs[:1])
+
+
 def test_a_method_without_a_common_model_is_told(tmp_path: Path, text: str) -> None:
     assert "no common model" not in text
     run = load(write_run(tmp_path / "run", [record(0, None, local_accuracy=0.5)]), "alone")
@@ -244,6 +259,15 @@ def test_a_page_is_written_whole_and_nothing_else(tmp_path: Path) -> None:
     write(runs, path, "tacit report")
     assert path.read_text(encoding="utf-8") == page(runs, "tacit report")
     assert [found.name for found in path.parent.iterdir()] == ["report.html"]
+
+
+@pytest.mark.parametrize("place", [".", "..", "pages", "/"])
+def test_a_folder_is_no_place_for_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    (tmp_path / "here/pages").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(TacitError, match="can not write .*: it is a folder; give the path of a file"):
+        write([a_run(tmp_path / "run", [0.5])], Path(place))
+    assert not list((tmp_path / "here/pages").iterdir())
 
 
 def test_who_reads_the_old_page_reads_it_to_the_end(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from tacit.errors import TacitError
-from tacit.report.read import by_group, by_label, bytes_of, load, load_all, noted_command
+from tacit.report.read import by_group, by_label, bytes_of, evaluated, load, load_all, noted_command
 from tests.report.runs import a_run, record, write_run
 
 
@@ -74,7 +74,9 @@ def test_a_run_is_finished_when_all_its_rounds_are_there(tmp_path: Path) -> None
     "data, words",
     [
         ({"labels": "server", "n_labels": 50}, "50 labels"),
+        ({"labels": "server", "n_labels": 1}, "1 label"),
         ({"labels": "server", "per_class": 5}, "5 labels per class"),
+        ({"labels": "client", "per_class": 1}, "1 label per class at each client"),
         ({"labels": "client", "per_class": 5}, "5 labels per class at each client"),
         ({"labels": "some", "per_class": 5}, "5 labels per class at each labeled client"),
         ({"labels": "client", "label_fraction": 0.1}, "10 % of the labels"),
@@ -108,7 +110,7 @@ def test_a_broken_line_is_told_with_the_folder_and_the_remedy(tmp_path: Path, li
     folder = write_run(tmp_path / "run", [record(0, 0.5)])
     with (folder / "rounds.jsonl").open("a", encoding="utf-8") as file:
         file.write(line)
-    with pytest.raises(TacitError, match="rounds.jsonl can not be read .*: mend it with `tacit resume ") as error:
+    with pytest.raises(TacitError, match=r"rounds.jsonl can not be read .*: start the run again elsewhere$") as error:
         load(folder)
     assert str(folder) in str(error.value)
 
@@ -137,6 +139,22 @@ def test_a_run_without_an_evaluated_round_is_told(tmp_path: Path) -> None:
     (folder / "rounds.jsonl").unlink()
     with pytest.raises(TacitError, match="no evaluated round yet"):
         load(folder)
+
+
+def test_a_command_to_copy_is_quoted(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "my run", [record(0, None)])
+    with pytest.raises(TacitError, match=f"`tacit resume '{folder}'`"):
+        load(folder)
+
+
+def test_a_folder_may_hold_runs_that_have_only_begun(tmp_path: Path) -> None:
+    write_run(tmp_path / "all/fedavg/seed-0", [record(0, 0.5)], rounds=2)
+    write_run(tmp_path / "all/fedprox/seed-0", [record(0, None)], rounds=2)
+    begun = load_all(tmp_path / "all")
+    assert [(run.label, len(run.accuracy_curve)) for run in begun] == [("fedavg", 1), ("fedprox", 0)]
+    assert evaluated(begun) == begun[:1]
+    with pytest.raises(TacitError, match="fedprox/seed-0 has no evaluated round yet"):
+        evaluated(begun[1:])
 
 
 def test_a_number_of_the_clients_is_read_where_it_is(tmp_path: Path) -> None:

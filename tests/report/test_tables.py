@@ -11,10 +11,10 @@ from tests.report.runs import a_run, record, two_seeds, write_run
 LONG = "fedavg+supervised, all labels"
 
 
-def printed(runs: list[Run]) -> str:
+def printed(runs: list[Run], title: str = "a title") -> str:
     console = Console(width=80)
     with console.capture() as capture:
-        console.print(to_rich(summarise(runs), "a title"))
+        console.print(to_rich(summarise(runs), title))
     return capture.get()
 
 
@@ -31,6 +31,13 @@ def test_a_row_is_the_mean_and_spread_of_its_seeds(tmp_path: Path) -> None:
     assert row.best.mean == pytest.approx((0.4 + 0.8) / 2)
     assert (row.rounds.mean, row.steps.mean, row.seconds.mean) == (2, 20, 4)
     assert (row.bytes_up.mean, row.bytes_down.mean) == (1000, 2000)
+
+
+def test_names_are_no_markup(tmp_path: Path) -> None:
+    runs = [a_run(tmp_path / "0", [0.5], "a[red]b"), a_run(tmp_path / "1", [0.5, 0.5], "c")]
+    text = printed(runs, "x[bold]y.toml")
+    assert text.split()[0] == "x[bold]y.toml"
+    assert "or of fewer: a[red]b" in text
 
 
 def test_rows_stand_in_the_order_of_their_labels(tmp_path: Path) -> None:

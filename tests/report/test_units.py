@@ -1,6 +1,6 @@
 import pytest
 
-from tacit.report.units import Stat, count, duration, percent, size, size_of, span
+from tacit.report.units import Stat, count, duration, duration_of, percent, size, size_of, span
 
 
 def test_the_spread_divides_by_one_less_than_the_number_of_seeds() -> None:
@@ -66,6 +66,10 @@ def test_count(stat: Stat, text: str) -> None:
 
 def test_bytes_of_a_single_number() -> None:
     assert [size_of(count) for count in (0, 950, 999_960, 1_234_567)] == ["0 B", "950 B", "1.0 MB", "1.2 MB"]
+
+
+def test_a_single_time() -> None:
+    assert [duration_of(seconds) for seconds in (0.5, 41, 738, 7560)] == ["0.5 s", "41 s", "12.3 min", "2.1 h"]
 
 
 def test_a_span_is_one_number_where_all_are_alike() -> None:

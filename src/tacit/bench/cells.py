@@ -12,7 +12,7 @@ from typing import Any
 from tacit import config as configs
 from tacit import nets
 from tacit.bench.files import Benchmark, Column, Row
-from tacit.compare import plan, refuse_seed
+from tacit.compare import BOUNDS, plan, refuse_seed
 from tacit.config import Config
 from tacit.engines import checkpoint
 from tacit.errors import TacitError, unknown
@@ -25,11 +25,6 @@ PACKAGE = Path(__file__).parents[1]
 # What methods share and what changes numbers; the engines do not, which their own tests hold.
 SHARED = ("averaging", "data", "federation", "learn", "losses", "method", "nets", "objectives", "params", "random")
 NAMES_ONLY = "papers.py"  # the splits of the papers: whatever they stand for is in the config
-BOUND_TITLES = {
-    "labels-only": "Labels only",
-    "all-labels": "All labels",
-    "all-labels-strong": "All labels, strong views",
-}
 NOTE = "cell.json"
 
 
@@ -45,6 +40,11 @@ class Spot:
     def hash(self) -> str:
         """The fingerprint of its config."""
         return fingerprint(self.config)
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """Every setting its numbers depend on."""
+        return settings(self.config)
 
     @cached_property
     def version(self) -> str:
@@ -90,13 +90,36 @@ def fingerprint(config: Config) -> str:
     """A hash of every setting that is not at its default, but seed, engine and trackers: equal configs, equal hashes.
 
     Defaults are left out so that results that are kept survive a new setting; a default that changes is noticed by
-    `version`. The split's name is left out too: it stands for settings that are there.
+    `version` in a run, and by its `settings` in what is kept.
     """
-    names = ("data", "net", "train", "server_train", "faults", "log")
-    told = {name: _told(getattr(config, name)) for name in names}
-    told |= {"rounds": config.rounds, "cohort": config.cohort, "method": _told(config.build_method())}
+    told = {name: _told(part) for name, part in _parts(config).items()}
     told["data"].pop("split", None)
     return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def settings(config: Config) -> dict[str, Any]:
+    """The same settings with all their values, given or default, by dotted names and as JSON has them."""
+    found: dict[str, Any] = {}
+    for name, part in _parts(config).items():
+        found |= _flat(name, part)
+    del found["data.split"]
+    return dict(json.loads(json.dumps(found, default=str)))
+
+
+def _parts(config: Config) -> dict[str, Any]:
+    """What numbers depend on. The name of a split is for who calls to leave out: it stands for settings there are."""
+    names = ("data", "net", "train", "server_train", "faults", "log", "rounds", "cohort")
+    return {name: getattr(config, name) for name in names} | {"method": config.build_method()}
+
+
+def _flat(name: str, value: Any) -> dict[str, Any]:
+    """The fields of a dataclass by dotted names, also those that are not given: that is a default too."""
+    if not is_dataclass(value):
+        return {name: value}
+    found: dict[str, Any] = {}
+    for item in fields(value):
+        found |= _flat(f"{name}.{item.name}", getattr(value, item.name))
+    return found
 
 
 def _told(thing: Any) -> Any:
@@ -180,7 +203,7 @@ def _with_bounds(
     here = [spot for spot in found if spot.column == column]
     known = {spot.hash for spot in here}
     bounds = [name for name in benchmark.bounds if name not in benchmark.rows]
-    added = [_spot(benchmark, column, Row(name, BOUND_TITLES[name], bound=True), quick, extra) for name in bounds]
+    added = [_spot(benchmark, column, Row(name, BOUNDS[name], bound=True), quick, extra) for name in bounds]
     return here + [spot for spot in added if spot.hash not in known]
 
 
@@ -225,8 +248,16 @@ def current(cell: Cell) -> bool:
         return True
     note = _note(cell.folder)
     if note is None and not rounds_done(cell):  # killed between its first two files
-        return fingerprint(configs.make(configs.read(cell.folder / "config.toml"))) == cell.spot.hash
+        return _hash_of(cell.folder / "config.toml") == cell.spot.hash
     return note == cell.note
+
+
+def _hash_of(path: Path) -> str | None:
+    """The fingerprint of the config in a file; None where the code of today can not make one of it."""
+    try:
+        return fingerprint(configs.make(configs.read(path)))
+    except TacitError:
+        return None
 
 
 def rounds_done(cell: Cell) -> int:

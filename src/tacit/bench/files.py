@@ -8,12 +8,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from tacit import config as configs
 from tacit.catalog import check
+from tacit.compare import BOUNDS
 from tacit.data.papers import AMOUNTS
 from tacit.errors import TacitError, unknown
 
@@ -23,7 +24,6 @@ Seed = Annotated[int, Field(ge=0)]
 Name = Annotated[
     str, Field(pattern=r"^[a-z0-9][a-z0-9.+-]*$", description="small letters, digits, '.', '+' and '-' only")
 ]  # of a folder too
-Bound = Literal["labels-only", "all-labels", "all-labels-strong"]
 
 HERE = Path(__file__).resolve()
 
@@ -75,7 +75,7 @@ class Sections:
     quick: Tree | None = None
     published: dict[str, dict[str, Percent]] = field(default_factory=dict)
     doubts: list[Tree] = field(default_factory=list)
-    bounds: list[Bound] = field(default_factory=lambda: ["labels-only"])
+    bounds: list[str] = field(default_factory=lambda: ["labels-only"])
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Benchmark:
     rows: dict[str, Row]
     published: dict[str, dict[str, float]]  # in percent, by row, then column
     doubts: list[Doubt]
-    bounds: list[Bound]
+    bounds: list[str]
 
     @property
     def name(self) -> str:
@@ -146,8 +146,9 @@ def read(path: Path) -> Benchmark:
         doubts = [Doubt(**_doubt(value)) for value in parts.doubts]
         if not columns or not rows:
             raise TacitError("there is nothing to run: give at least one [columns.…] and one [rows.…]")
-        given = {name: getattr(parts, name) for name in ("title", "paper", "about", "seeds", "settings", "quick")}
-        benchmark = Benchmark(path, **given, columns=columns, rows=rows, doubts=doubts, **_rest(parts))
+        given = {item.name: getattr(parts, item.name) for item in fields(parts)}
+        given |= {"columns": columns, "rows": rows, "doubts": doubts, "bounds": list(dict.fromkeys(parts.bounds))}
+        benchmark = Benchmark(path, **given)
         _refuse_strangers(benchmark)
     return benchmark
 
@@ -175,12 +176,8 @@ def _doubt(value: Mapping[str, Any]) -> Tree:
     return check(Doubt, value, "doubts")
 
 
-def _rest(parts: Sections) -> Tree:
-    return {"published": parts.published, "bounds": list(dict.fromkeys(parts.bounds))}
-
-
 def _refuse_strangers(benchmark: Benchmark) -> None:
-    """Rows and columns that are spoken of and not there."""
+    """Rows, columns and bounds that are spoken of and not there."""
     named: list[tuple[str, str, str]] = []
     for row in benchmark.rows.values():
         named += [("column", column, f"rows.{row.name}.columns") for column in row.columns or []]
@@ -193,13 +190,25 @@ def _refuse_strangers(benchmark: Benchmark) -> None:
         known = benchmark.rows if kind == "row" else benchmark.columns
         if name not in known:
             raise unknown(f"{kind} in {place}", name, known)
+    for name in benchmark.bounds:
+        if name not in BOUNDS:
+            raise unknown("bound", name, BOUNDS)
 
 
 def folder() -> Path:
     """Where the benchmarks of the package are: in a checkout at its top, else beside the code."""
     root = HERE.parents[3]
     checkout = (root / "pyproject.toml").is_file() and (root / "benchmarks").is_dir()
-    return root / "benchmarks" if checkout else HERE.parents[1] / "_benchmarks"
+    return root / "benchmarks" if checkout else _installed()
+
+
+def is_installed(path: Path) -> bool:
+    """Whether a file lies among the code of an installed package, where nobody should write."""
+    return path.resolve().is_relative_to(_installed())
+
+
+def _installed() -> Path:
+    return HERE.parents[1] / "_benchmarks"
 
 
 def names() -> dict[str, Path]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from tacit.bench import cells as plans
 from tacit.bench.cells import Spot
-from tacit.bench.files import Benchmark
+from tacit.bench.files import Benchmark, is_installed
 from tacit.errors import TacitError
 from tacit.report.files import replacing
 from tacit.report.read import Run, load
@@ -54,7 +54,21 @@ class Measured:
 Seeds = Mapping[int, Measured]
 
 
-def finished(found: Iterable[Spot], folder: Path) -> dict[Place, list[Run]]:
+@dataclass(frozen=True)
+class Results:
+    """What there is of a table: finished runs, and what each place came to, by its runs or as it was kept."""
+
+    runs: Mapping[Place, list[Run]]
+    measured: Mapping[Place, Seeds]
+
+
+def results(benchmark: Benchmark, quick: bool, found: Sequence[Spot], folder: Path | None = None) -> Results:
+    """The runs under a folder, and what is kept of places without one; only that where no folder is given."""
+    runs = finished_runs(found, folder) if folder else {}
+    return Results(runs, of_kept(found, read(path_of(benchmark, quick))) | measured(runs))
+
+
+def finished_runs(found: Iterable[Spot], folder: Path) -> dict[Place, list[Run]]:
     """The finished runs under a folder, every seed there is, named as in the table."""
     runs: dict[Place, list[Run]] = {}
     for spot in found:
@@ -73,7 +87,7 @@ def measured(runs: Mapping[Place, Sequence[Run]]) -> dict[Place, Seeds]:
 
 def of_runs(found: Iterable[Spot], folder: Path) -> dict[Place, Seeds]:
     """What the finished runs under a folder came to."""
-    return measured(finished(found, folder))
+    return measured(finished_runs(found, folder))
 
 
 def of_kept(found: Iterable[Spot], kept: Mapping[str, Any]) -> dict[Place, Seeds]:
@@ -82,14 +96,18 @@ def of_kept(found: Iterable[Spot], kept: Mapping[str, Any]) -> dict[Place, Seeds
     for spot in found:
         column, row = spot.place
         cell = kept.get("cells", {}).get(column, {}).get(row)
-        if cell is not None and cell["config_hash"] == spot.hash:
+        if cell is not None and _holds(cell, spot):
             came[spot.place] = {int(seed): Measured(**values) for seed, values in cell["seeds"].items()}
     return came
 
 
-def together(runs: Mapping[Place, Seeds], kept: Mapping[Place, Seeds]) -> dict[Place, Seeds]:
-    """Runs, and what is kept where there is none."""
-    return {place: runs.get(place) or kept[place] for place in [*runs, *(kept.keys() - runs.keys())]}
+def _holds(cell: Mapping[str, Any], spot: Spot) -> bool:
+    """Whether a kept cell is of the config that is asked for: what was given is in the hash, defaults are settings.
+
+    A setting that is new since then does not count: nobody could have given another value.
+    """
+    known = {name: spot.settings[name] for name in cell["settings"] if name in spot.settings}
+    return bool(cell["config_hash"] == spot.hash and cell["settings"] == known)
 
 
 def path_of(benchmark: Benchmark, quick: bool) -> Path:
@@ -98,7 +116,7 @@ def path_of(benchmark: Benchmark, quick: bool) -> Path:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The file of kept results; empty where there is none."""
+    """The file of kept results, every cell with all its settings; empty where there is none."""
     if not path.exists():
         return {}
     try:
@@ -107,6 +125,7 @@ def read(path: Path) -> dict[str, Any]:
         for rows in kept["cells"].values():
             for cell in rows.values():
                 _ = cell["config_hash"], cell["method_version"]
+                cell["settings"] = kept.get("settings", {}) | cell.get("settings", {})
                 if any(values.keys() != known for values in cell["seeds"].values()):
                     raise ValueError(f"a seed must have {', '.join(sorted(known))}")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -118,8 +137,11 @@ def write(benchmark: Benchmark, quick: bool, found: Sequence[Spot], runs: Mappin
     """Keep what finished runs came to by this version of tacit, beside what was kept of other cells before."""
     if not runs:
         raise TacitError(f"no cell of {benchmark.name} is finished: run it first with `tacit bench run`, then keep it")
+    if is_installed(benchmark.path):
+        remedy = f"copy {benchmark.path} to a folder of your own, then keep that"
+        raise TacitError(f"{benchmark.name} is part of the installed package, which is no place for results: {remedy}")
     path = path_of(benchmark, quick)
-    before = read(path).get("cells", {})
+    cells = _merged(read(path).get("cells", {}), found, runs)
     kept = {
         "benchmark": benchmark.name,
         "quick": quick,
@@ -128,7 +150,7 @@ def write(benchmark: Benchmark, quick: bool, found: Sequence[Spot], runs: Mappin
         "torch": installed("torch"),
         "python": platform.python_version(),
         "machine": {"processor": _processor(), "cores": cpu_count() or 1},
-        "cells": _merged(before, found, runs),
+        **_apart(cells),
     }
     with replacing(path) as partial:
         partial.write_text("\n".join(_expanded(kept)) + "\n", encoding="utf-8")
@@ -146,23 +168,38 @@ def _merged(before: Mapping[str, Any], found: Sequence[Spot], runs: Mapping[Plac
             same = old is not None and {name: old[name] for name in cell} == cell
             seeds = dict(old["seeds"]) if same else {}
             seeds |= {str(seed): asdict(values) for seed, values in runs[spot.place].items()}
-            cells.setdefault(column, {})[row] = {**cell, "seeds": dict(sorted(seeds.items(), key=lambda s: int(s[0])))}
+            ordered = dict(sorted(seeds.items(), key=lambda s: int(s[0])))
+            cells.setdefault(column, {})[row] = {**cell, "settings": spot.settings, "seeds": ordered}
         elif old is not None:
             cells.setdefault(column, {})[row] = old
     return cells
 
 
-def _expanded(value: Any, depth: int = 0) -> list[str]:
+def _apart(cells: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The settings that are the same in all cells, once, and the cells with the others."""
+    first, *others = [cell["settings"] for rows in cells.values() for cell in rows.values()]
+    shared = dict(first)
+    for other in others:
+        shared = {name: value for name, value in shared.items() if name in other and other[name] == value}
+
+    def without(cell: Mapping[str, Any]) -> dict[str, Any]:
+        own = {name: value for name, value in cell["settings"].items() if name not in shared}
+        return {**cell, "settings": own}
+
+    apart = {column: {row: without(cell) for row, cell in rows.items()} for column, rows in cells.items()}
+    return {"settings": shared, "cells": apart}
+
+
+def _expanded(value: Any) -> list[str]:
     """JSON with a line for each seed, so that a change of one cell is a change of a few lines."""
-    if not isinstance(value, dict) or depth == 5:
+    if not isinstance(value, dict) or not any(isinstance(item, dict) for item in value.values()):
         return [json.dumps(value, ensure_ascii=False)]
     lines = []
     for name, item in value.items():
-        first, *others = _expanded(item, depth + 1)
+        first, *others = _expanded(item)
         lines += [f"{json.dumps(name)}: {first}", *others]
         lines[-1] += ","
-    if lines:
-        lines[-1] = lines[-1].removesuffix(",")
+    lines[-1] = lines[-1].removesuffix(",")
     return ["{", *(f" {line}" for line in lines), "}"]
 
 

@@ -6,36 +6,37 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from tacit.bench import keep, tables
+from tacit.bench import tables
 from tacit.bench.cells import Spot
 from tacit.bench.files import Benchmark
-from tacit.bench.tables import COSTS, Block, Sheet
+from tacit.bench.keep import Results
+from tacit.bench.tables import COSTS, Block, Sheet, points
 from tacit.config import flat
 from tacit.report import html
-from tacit.report import page as pages
 from tacit.report.html import Line
+from tacit.report.page import about_runs, ending, save
 from tacit.report.read import COMMAND, Run
 
 KEPT = "Numbers without a run in this folder are kept results; there is nothing more to show of them."
 
 
-def write(benchmark: Benchmark, quick: bool, found: Sequence[Spot], folder: Path, extra: Sequence[str]) -> Path | None:
+def write(
+    benchmark: Benchmark, quick: bool, found: Sequence[Spot], results: Results, folder: Path, extra: Sequence[str]
+) -> Path | None:
     """Write the page into the folder of the benchmark's runs; None where nothing is done that it could show.
 
     `extra` are settings of all cells as they were typed.
     """
-    done = keep.finished(found, folder)
-    measured = keep.together(keep.measured(done), keep.of_kept(found, keep.read(keep.path_of(benchmark, quick))))
-    if not measured:
+    if not results.measured:
         return None
-    sheet = tables.build(benchmark, found, measured, quick)
-    seeds = sorted({seed for those in measured.values() for seed in those})
+    sheet = tables.build(benchmark, found, results.measured, quick)
+    seeds = sorted({seed for those in results.measured.values() for seed in those})
     command = _command(sheet, quick, [] if seeds == sorted(benchmark.seeds) else seeds, extra)
-    runs = [run for those in done.values() for run in those]
-    kept = measured.keys() - done.keys()
-    pages.save(page(sheet, runs, command, benchmark.quick if quick else None, kept=bool(kept)), folder / "report.html")
+    runs = [run for those in results.runs.values() for run in those]
+    kept = results.measured.keys() - results.runs.keys()
+    save(page(sheet, runs, command, benchmark.quick if quick else None, kept=bool(kept)), folder / "report.html")
     if runs:
-        pages.save(f"{command}\n", folder / COMMAND)
+        save(f"{command}\n", folder / COMMAND)
     return folder / "report.html"
 
 
@@ -53,8 +54,8 @@ def page(sheet: Sheet, runs: Sequence[Run], command: str, reduced: Mapping[str, 
     sections = [
         html.section("Results", f"{results}\n<div class='note'>\n{notes}\n</div>"),
         html.section("Costs of one run", costs),
-        *(pages.about_runs(runs, sheet.rows) if runs else []),
-        *pages.ending(runs, command),
+        *(about_runs(runs, sheet.rows) if runs else []),
+        *ending(runs, command),
     ]
     return html.document(sheet.title, "\n".join(part for part in opening if part), sections)
 
@@ -69,12 +70,8 @@ def _summary(sheet: Sheet, quick: bool) -> str:
     number = (
         "the one published number" if len(apart) == 1 else f"the {len(apart)} published numbers there are for these"
     )
-    between = f", from {_points(min(apart))} to {_points(max(apart))}" if len(apart) > 1 else ""
-    return f"{done}. Of {number}, ours differ by {_points(fmean(apart))} points on average{between}."
-
-
-def _points(value: float) -> str:
-    return f"{value:+.1f}".replace("-", "−")
+    between = f", from {points(min(apart))} to {points(max(apart))}" if len(apart) > 1 else ""
+    return f"{done}. Of {number}, ours differ by {points(fmean(apart))} points on average{between}."
 
 
 def _reached(block: Block, heads: Sequence[str]) -> str:

@@ -22,7 +22,7 @@ from tacit.bench.cells import Cell
 from tacit.errors import TacitError
 from tacit.machine import cores
 from tacit.report.read import load
-from tacit.report.units import Stat, duration, percent
+from tacit.report.units import Stat, duration_of, percent
 
 PAUSE = 30.0  # seconds between two lines about the same cells in a log
 
@@ -165,12 +165,10 @@ class Tally:
     def __str__(self) -> str:
         """Cells, time spent, time left."""
         spent = time.monotonic() - self.began
-        left = f", about {_time(spent * self.rounds_left / self.rounds_played)} left" if self.rounds_played else ""
-        return f"{self.done}/{self.cells} cells, {_time(spent)} spent{left if self.done < self.cells else ''}"
-
-
-def _time(seconds: float) -> str:
-    return duration(Stat(seconds, None))
+        left = (
+            f", about {duration_of(spent * self.rounds_left / self.rounds_played)} left" if self.rounds_played else ""
+        )
+        return f"{self.done}/{self.cells} cells, {duration_of(spent)} spent{left if self.done < self.cells else ''}"
 
 
 def _failure(event: Event) -> str:
@@ -182,11 +180,11 @@ def _outcome(event: Event) -> str:
     if event.failure:
         return _failure(event)
     run = load(event.cell.folder)
-    return f"{event.cell.title}: {percent(Stat(run.last5, None))} % in {_time(run.seconds)}"
+    return f"{event.cell.title}: {percent(Stat(run.last5))} % in {duration_of(run.seconds)}"
 
 
 def _state(event: Event) -> str:
-    known = "" if event.accuracy is None else f", {percent(Stat(event.accuracy, None))} %"
+    known = "" if event.accuracy is None else f", {percent(Stat(event.accuracy))} %"
     return f"round {event.round} of {event.cell.config.rounds}{known}"
 
 

@@ -1,7 +1,7 @@
 """The table of a benchmark: ours, the best beside it, the paper's, the difference, and what it cost."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean, multimode
 
 from rich.box import SIMPLE_HEAD
@@ -14,12 +14,12 @@ from tacit.bench.cells import Spot
 from tacit.bench.files import Benchmark
 from tacit.bench.keep import Place, Seeds
 from tacit.report import tables
-from tacit.report.tables import STAR, Row
-from tacit.report.units import Stat, count, duration, percent, size
+from tacit.report.tables import COST, STAR, Summary
+from tacit.report.units import Stat, count, percent, span
 
 QUICK = "quick: not the paper's scale"
 MISSING = "–"
-COSTS = ("labels", "rounds", "steps", "up", "down", "time")
+COSTS = ("labels", *(column.head for column in COST))
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Line:
 
     title: str
     labels: str
-    ours: Row | None
+    ours: Summary | None
     paper: float | None  # in percent
     doubts: tuple[int, ...]  # numbers of the footnotes about the paper's number
     reach: str = MISSING  # rounds to the accuracy that was asked for
@@ -57,8 +57,8 @@ class Line:
         """Ours, best, the paper's, the difference; the best without its spread where there is no room."""
         if self.ours is None:
             return [MISSING, MISSING, self.published, MISSING]
-        best = self.ours.best if spread else replace(self.ours.best, std=None)
-        apart = MISSING if self.difference is None else f"{self.difference:+.1f}".replace("-", "−")
+        best = self.ours.best if spread else Stat(self.ours.best.mean)
+        apart = MISSING if self.difference is None else points(self.difference)
         return [percent(self.ours.last5), percent(best), self.published, apart]
 
     @property
@@ -66,12 +66,12 @@ class Line:
         """The paper's number with its footnotes."""
         return MISSING if self.paper is None else f"{self.paper:.2f}{superscript(self.doubts)}"
 
-    def costs(self) -> list[str]:
-        """Labels, rounds, steps, bytes and time."""
+    def costs(self, spread: bool = True) -> list[str]:
+        """Labels, rounds, steps, bytes and time, likewise."""
         if self.ours is None:
-            return [self.labels or MISSING, *[MISSING] * 5]
-        forms = (count(self.ours.rounds), count(self.ours.steps), size(self.ours.bytes_up), size(self.ours.bytes_down))
-        return [self.labels or MISSING, *forms, duration(self.ours.seconds)]
+            return [self.labels or MISSING, *[MISSING] * len(COST)]
+        costs = [column.cell(self.ours) if spread else column.narrow_cell(self.ours) for column in COST]
+        return [self.labels or MISSING, *costs]
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Block:
     lines: list[Line]
 
     @property
-    def done(self) -> list[Row]:
+    def done(self) -> list[Summary]:
         """What is there of it."""
         return [line.ours for line in self.lines if line.ours]
 
@@ -103,7 +103,7 @@ class Sheet:
     reach: float | None = None  # an accuracy in percent, of which to tell in how many rounds rows get there
 
     @property
-    def done(self) -> list[Row]:
+    def done(self) -> list[Summary]:
         """What is there of all columns."""
         return [row for block in self.blocks for row in block.done]
 
@@ -143,8 +143,13 @@ class Sheet:
             if len(self.blocks) > 1:
                 short = {f"{title} in {block.title}": number for title, number in short.items()}
                 short = {block.title: next(iter(short.values()))} if alike else short
-            named += [f"{name} ({tables.span(number)})" for name, number in short.items()]
+            named += [f"{name} ({span(number)})" for name, number in short.items()]
         return named
+
+
+def points(difference: float) -> str:
+    """`+1.3`, or `−0.7` with a minus as long as the plus."""
+    return f"{difference:+.1f}".replace("-", "−")
 
 
 def superscript(numbers: Sequence[int]) -> str:
@@ -194,14 +199,14 @@ def _rounds_to(seeds: Seeds, reach: float | None) -> str:
     """The mean over seeds; – unless all of them get there."""
     taken = [] if reach is None else [values.rounds_to(reach) for values in seeds.values()]
     known = [number for number in taken if number is not None]
-    return count(Stat(fmean(known), None)) if known and known == taken else MISSING
+    return count(Stat(fmean(known))) if known and known == taken else MISSING
 
 
-def _row(spot: Spot, seeds: Seeds) -> Row:
+def _row(spot: Spot, seeds: Seeds) -> Summary:
     def stat(name: str) -> Stat:
         return Stat.of([float(getattr(values, name)) for values in seeds.values()])
 
-    return Row(
+    return Summary(
         label=spot.row.name,
         seeds=len(seeds),
         last5=stat("last5"),
@@ -231,7 +236,7 @@ def show(sheet: Sheet, console: Console) -> None:
 def _block(block: Block, last: str, reach: float | None) -> Table:
     shared = [_usual([line.costs()[i] for line in block.lines]) for i in (0, 1)]
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=0)
-    labels, rounds = shared[0], "" if shared[1] == MISSING else f"{shared[1]} rounds"
+    labels, rounds = shared[0], "" if shared[1] == MISSING else f"{shared[1]} round{'s' * (shared[1] != '1')}"
     table.title = Text(", ".join(part for part in (block.title, labels, rounds) if part != MISSING and part), "bold")
     table.title_justify = "left"
     table.add_column("row", overflow="fold")
@@ -243,7 +248,7 @@ def _block(block: Block, last: str, reach: float | None) -> Table:
         costs = line.costs()
         odd = [value for value, usual in zip(costs[:2], shared, strict=True) if value not in (usual, MISSING)]
         name = f"{line.name} ({', '.join(odd)})" if odd and odd != [line.title.lower()] else line.name
-        alone = line.costs() if line.ours is None else replace(line, ours=_means(line.ours)).costs()
+        alone = line.costs(spread=False)
         costs = alone[2:] if reach is None else [line.reach, alone[2], alone[5]]
         table.add_row(Text(name), *line.reached(spread=False), *costs, style="bold" if line.leads else "")
     return table
@@ -253,8 +258,3 @@ def _usual(values: Sequence[str]) -> str:
     """What most rows say."""
     known = [value for value in values if value != MISSING]
     return multimode(known)[0] if known else MISSING
-
-
-def _means(row: Row) -> Row:
-    names = ("rounds", "steps", "bytes_up", "bytes_down", "seconds")
-    return replace(row, **{name: replace(getattr(row, name), std=None) for name in names})

@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import Any
 
 from tacit.report.read import Run, by_label, bytes_of, steps_of
-from tacit.report.units import Stat, count, duration, size
+from tacit.report.units import Stat, count, duration_of, size_of
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Axis:
     name: str  # in file names
     words: str
     units: tuple[tuple[str, float], ...]  # the largest first
-    cost: Callable[[dict[str, Any]], float]
+    cost: Callable[[dict[str, Any]], float] | None  # of a round; None where rounds themselves are drawn
     said: Callable[[float], str]  # a place on it, in words
 
     def unit(self, found: Sequence[Curve]) -> tuple[str, float]:
@@ -36,27 +36,27 @@ class Axis:
         return next((unit for unit in self.units if end >= 2 * unit[1]), self.units[-1])
 
 
-ROUNDS = Axis("rounds", "rounds", (("", 1),), lambda record: 1, lambda x: f"round {x:.0f}")
+ROUNDS = Axis("rounds", "rounds", (("", 1),), None, lambda x: f"round {x:.0f}")
 BYTES = Axis(
     "bytes",
     "bytes, both ways",
     (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1)),
     bytes_of,
-    lambda x: size(Stat(x, None)),
+    size_of,
 )
 STEPS = Axis(
     "steps",
     "steps of training",
     (("millions", 1e6), ("thousands", 1e3), ("", 1)),
     steps_of,
-    lambda x: f"{count(Stat(x, None))} steps",
+    lambda x: f"{count(Stat(x))} steps",
 )
 TIME = Axis(
     "time",
     "time",
     (("h", 3600), ("min", 60), ("s", 1)),
     lambda record: float(record["seconds"]),
-    lambda x: duration(Stat(x, None)),
+    duration_of,
 )
 AXES = (ROUNDS, BYTES, STEPS, TIME)
 
@@ -95,7 +95,9 @@ def among_clients(runs: Iterable[Run], name: str) -> list[Curve]:
 
 def _spent(run: Run, axis: Axis) -> dict[int, float]:
     """Where each round is on the axis; a log may begin after round 1, so rounds are not counted but read."""
-    return {round: round if axis is ROUNDS else cost for round, cost in run.spent(axis.cost).items()}
+    if axis.cost is None:
+        return {record["round"] + 1: record["round"] + 1 for record in run.rounds}
+    return run.spent(axis.cost)
 
 
 def _curve(label: str, seeds: Sequence[Mapping[int, float]], spent: Sequence[Mapping[int, float]]) -> Curve:

@@ -11,8 +11,10 @@ from tacit.errors import TacitError
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A path to write to, which takes the place of `path` once everything is written."""
-    partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
     try:
+        if path.is_dir():
+            raise TacitError(f"can not write {path}: it is a folder; give the path of a file")
+        partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             yield partial

@@ -74,7 +74,7 @@ def table(holdings: Holdings, width: int) -> tuple[list[Text], str]:
     return _fitted(SUMMARY, _summaries(holdings), 0), _class_sizes(holdings) + _left_out(holdings, together=False)
 
 
-def shortened(names: Sequence[str], widths: Sequence[int]) -> list[str]:
+def told_apart(names: Sequence[str], widths: Sequence[int]) -> list[str]:
     """Names cut to their widths and still different from each other; else their numbers."""
     pairs = list(zip(names, widths, strict=True))
     for cut in (_start, _end):
@@ -219,7 +219,7 @@ def _fitted(heads: Sequence[str], rows: Sequence[Row], width: int) -> list[Text]
         return []
     else:
         widths = _widened(widths, wanted, spare)
-    return _lines([heads[0], *shortened(heads[1:-1], widths[:-1]), heads[-1]], rows, first, widths)
+    return _lines([heads[0], *told_apart(heads[1:-1], widths[:-1]), heads[-1]], rows, first, widths)
 
 
 def _widened(widths: Sequence[int], wanted: Sequence[int], spare: int) -> list[int]:

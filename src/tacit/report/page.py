@@ -12,9 +12,9 @@ from tacit.report import charts, html, plots, tables
 from tacit.report.charts import Chart
 from tacit.report.files import replacing
 from tacit.report.html import Line
-from tacit.report.read import COMMAND, Run, by_group, by_label
-from tacit.report.tables import Row
-from tacit.report.units import Stat, percent, size
+from tacit.report.read import COMMAND, Run, by_group, by_label, evaluated
+from tacit.report.tables import Summary
+from tacit.report.units import percent, size_of
 
 LARGE, SMALL = 4.4, 3.6  # inches of a chart, which decide how large its words are beside it
 
@@ -38,9 +38,10 @@ def save(text: str, path: Path) -> None:
 
 def page(runs: Sequence[Run], command: str | None = None) -> str:
     """The page about at least one run, and the command that makes them again."""
+    everyone, runs = runs, evaluated(runs)
     rows = {group: tables.summarise(members) for group, members in by_group(runs).items()}
     told = [html.paragraph(_of(group, _summary(those)), "summary") for group, those in rows.items()]
-    opening = "\n".join([*told, unfinished(runs)]).rstrip()
+    opening = "\n".join(part for part in (*told, unfinished(runs), left_out(everyone)) if part)
     results = "\n".join(html.part(group, _table(those)) for group, those in rows.items())
     traffic = [_of(group, _traffic(row)) for group, those in rows.items() for row in those]
     accuracy, *others = about_runs(runs)
@@ -87,6 +88,12 @@ def unfinished(runs: Sequence[Run]) -> str:
     return html.paragraph(f"Not finished: {'; '.join(running)}." if running else "", "note")
 
 
+def left_out(runs: Sequence[Run]) -> str:
+    """Which runs are not on the page, if any."""
+    waiting = [f"{_of(run.group, run.label)}, seed {run.seed}" for run in runs if not run.accuracy_curve]
+    return html.paragraph(f"Left out, without an evaluated round yet: {'; '.join(waiting)}." if waiting else "", "note")
+
+
 def commands(runs: Sequence[Run]) -> str:
     """A command for each run that makes it again in a new folder."""
     return "\n".join(shlex.join(["tacit", "run", str(run.folder / "config.toml")]) for run in runs)
@@ -108,7 +115,7 @@ def _title(runs: Sequence[Run]) -> str:
     return names + (f" on {Path(data.pop()).name}" if len(data) == 1 and data != {""} else "")
 
 
-def _summary(rows: Sequence[Row]) -> str:
+def _summary(rows: Sequence[Summary]) -> str:
     """What each row reached; how many labels it had is said for the first row, and where that differs."""
     clauses = []
     for row in rows:
@@ -148,7 +155,7 @@ def _dealt(runs: Sequence[Run], marks: Iterator[str]) -> str:
     return "\n".join(shown) or html.paragraph(missing, "note")
 
 
-def _table(rows: Sequence[Row]) -> str:
+def _table(rows: Sequence[Summary]) -> str:
     columns = tables.columns(rows)
     heads = ["run", "seeds", *(column.head for column in columns)]
     lines = [
@@ -159,14 +166,10 @@ def _table(rows: Sequence[Row]) -> str:
     return f"{shown}\n{html.paragraph(f'{notes}.', 'note')}"
 
 
-def _traffic(row: Row) -> str:
+def _traffic(row: Summary) -> str:
     up, down = row.bytes_up.mean, row.bytes_down.mean
-    total, each = _bytes(up + down), _bytes((up + down) / row.rounds.mean)
-    return f"{row.label}: {total} per run ({_bytes(up)} up, {_bytes(down)} down), {each} per round"
-
-
-def _bytes(value: float) -> str:
-    return size(Stat(value, None))
+    total, each = size_of(up + down), size_of((up + down) / row.rounds.mean)
+    return f"{row.label}: {total} per run ({size_of(up)} up, {size_of(down)} down), {each} per round"
 
 
 def _skipped(runs: Sequence[Run]) -> list[str]:

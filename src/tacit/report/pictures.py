@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tacit.errors import unknown
 from tacit.report import charts, plots
-from tacit.report.read import Run, by_group, by_label
+from tacit.report.read import Run, by_group, by_label, evaluated
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,6 +24,7 @@ def check(form: str) -> None:
 def write(runs: Sequence[Run], folder: Path, form: str) -> list[Path]:
     """Draw all there is into a folder, as PNG, SVG or PDF; says which files were written."""
     check(form)
+    runs = evaluated(runs)
     written, labels = [], list(by_label(runs))
     for group, some in by_group(runs).items():
         for name, figure in _figures(some, labels):

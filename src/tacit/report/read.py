@@ -1,9 +1,10 @@
 """A run directory as numbers. What is read here was written by another process, which may still be running."""
 
 import json
+import shlex
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -21,7 +22,10 @@ COMMAND = "command.txt"  # in a folder of runs: the command that made them
 
 @dataclass(frozen=True)
 class Run:
-    """One run: its config, its rounds so far (at least one of them evaluated), and what people call it."""
+    """One run: its config, its rounds so far, and what people call it.
+
+    Accuracies are of runs that have an evaluated round, as `load` and `evaluated` give them.
+    """
 
     folder: Path
     config: dict[str, Any]
@@ -134,45 +138,62 @@ def labels_in_words(data: Mapping[str, Any]) -> str:
         case {"labels": "all"}:
             return ALL_LABELS
         case {"n_labels": int(number)}:
-            return f"{number} labels"
+            return f"{number} label{'s' * (number != 1)}"
         case {"per_class": int(number)}:
-            return f"{number} labels per class{place}"
+            return f"{number} label{'s' * (number != 1)} per class{place}"
         case {"label_fraction": float(share)}:
             return f"{100 * share:.3g} % of the labels"
     return ""
 
 
 def load(folder: Path, label: str | None = None, group: str = "") -> Run:
-    """The run in a folder, under its method's name or a label of one's own."""
+    """The run in a folder, under its method's name or a label of one's own, once a round of it is evaluated."""
+    (run,) = evaluated([_begun(folder, label, group)])
+    return run
+
+
+def _begun(folder: Path, label: str | None = None, group: str = "") -> Run:
+    """The same, however far it is."""
     if not folder.is_dir():
         raise TacitError(f"there is no folder {folder}: give the folder of a run, as printed by `tacit run`")
     config = _config(folder)
     rounds = _rounds(folder)
     name = label if label is not None else str(config["method"]["name"])
-    run = Run(folder, config, rounds, _printable(name), _printable(group))
-    if not run.accuracy_curve:
-        raise TacitError(f"{folder} has no evaluated round yet: wait for one, or go on with `tacit resume {folder}`")
-    return run
+    return Run(folder, config, rounds, _printable(name), _printable(group))
+
+
+def evaluated(runs: Sequence[Run]) -> list[Run]:
+    """Those of at least one run that have an evaluated round: there is nothing to show of the others."""
+    found = [run for run in runs if run.accuracy_curve]
+    if not found:
+        folder = runs[0].folder
+        resume = shlex.join(["tacit", "resume", str(folder)])
+        raise TacitError(f"{folder} has no evaluated round yet: wait for one, or go on with `{resume}`")
+    return found
 
 
 def by_label(runs: Iterable[Run]) -> dict[str, list[Run]]:
     """The runs of each label, in the order of their first appearance: one line of a table or a plot."""
-    groups: dict[str, list[Run]] = {}
-    for run in runs:
-        groups.setdefault(run.label, []).append(run)
-    return groups
+    return _by(runs, lambda run: run.label)
 
 
 def by_group(runs: Iterable[Run]) -> dict[str, list[Run]]:
     """The runs of each group, likewise."""
+    return _by(runs, lambda run: run.group)
+
+
+def _by(runs: Iterable[Run], name: Callable[[Run], str]) -> dict[str, list[Run]]:
     groups: dict[str, list[Run]] = {}
     for run in runs:
-        groups.setdefault(run.group, []).append(run)
+        groups.setdefault(name(run), []).append(run)
     return groups
 
 
 def load_all(folder: Path) -> list[Run]:
-    """Every run in a folder, under the names of the folders between: group, label, seed, as far as there are any."""
+    """Every run in a folder, under the names of the folders between: group, label, seed, as far as there are any.
+
+    Some may have no evaluated round yet, while others are being played.
+    """
     found = places(folder) if folder.is_dir() else [folder]
     if not found:
         raise _without_runs(folder)
@@ -180,11 +201,11 @@ def load_all(folder: Path) -> list[Run]:
     for place in found:
         match place.relative_to(folder).parts:
             case (label,) | (label, _):
-                runs.append(load(place, label))
+                runs.append(_begun(place, label))
             case (group, label, _):
-                runs.append(load(place, label, group))
+                runs.append(_begun(place, label, group))
             case _:
-                runs.append(load(place))
+                runs.append(_begun(place))
     return runs
 
 
@@ -234,7 +255,7 @@ def _rounds(folder: Path) -> list[dict[str, Any]]:
         *lines, _ = path.read_bytes().split(b"\n") if path.exists() else [b""]
         return [_record(line) for line in lines]
     except (OSError, ValueError) as error:
-        raise TacitError(f"{path} can not be read ({error}): mend it with `tacit resume {folder}`") from error
+        raise TacitError(f"{path} can not be read ({error}): start the run again elsewhere") from error
 
 
 def _record(line: bytes) -> dict[str, Any]:

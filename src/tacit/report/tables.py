@@ -8,13 +8,13 @@ from rich.table import Table
 from rich.text import Text
 
 from tacit.report.read import ALL_LABELS, Run, by_label
-from tacit.report.units import Stat, count, duration, percent, size
+from tacit.report.units import Stat, count, duration, percent, size, span
 
 STAR = "\u00a0★"  # never alone at the start of a line
 
 
 @dataclass(frozen=True)
-class Row:
+class Summary:
     """All runs of one label; accuracies between 0 and 1."""
 
     label: str
@@ -41,16 +41,16 @@ class Column:
     """A number of a row, under its heading."""
 
     head: str
-    number: Callable[[Row], Stat]
+    number: Callable[[Summary], Stat]
     form: Callable[[Stat], str]
 
-    def cell(self, row: Row) -> str:
+    def cell(self, row: Summary) -> str:
         """The number as mean ± std."""
         return self.form(self.number(row))
 
-    def narrow_cell(self, row: Row) -> str:
+    def narrow_cell(self, row: Summary) -> str:
         """The mean alone."""
-        return self.form(Stat(self.number(row).mean, None))
+        return self.form(Stat(self.number(row).mean))
 
 
 COST = (
@@ -62,7 +62,7 @@ COST = (
 )
 
 
-def columns(rows: Sequence[Row]) -> tuple[Column, ...]:
+def columns(rows: Sequence[Summary]) -> tuple[Column, ...]:
     """What each row reached and what it cost."""
     return (
         Column(f"{last(rows)} (%)", lambda row: row.last5, percent),
@@ -71,22 +71,22 @@ def columns(rows: Sequence[Row]) -> tuple[Column, ...]:
     )
 
 
-def summarise(runs: Sequence[Run]) -> list[Row]:
+def summarise(runs: Sequence[Run]) -> list[Summary]:
     """A row per label, in the order of their first appearance."""
     return with_leader([_row(label, group) for label, group in by_label(runs).items()])
 
 
-def with_leader(rows: Sequence[Row]) -> list[Row]:
+def with_leader(rows: Sequence[Summary]) -> list[Summary]:
     """The rows, the one that is ahead of the others by more than the spread marked; bounds do not compete."""
     rivals = [row for row in rows if not row.bound] or rows
     return [replace(row, leads=row in rivals and _leads(row, rivals)) for row in rows]
 
 
-def to_rich(rows: Sequence[Row], title: str) -> Table:
+def to_rich(rows: Sequence[Summary], title: str) -> Table:
     """A table for a terminal of 80 columns; only accuracies show their spread."""
-    table = Table(
-        title=title, caption="\n".join(notes(rows)), box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=0
-    )
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=0)
+    # As text, since names and labels may hold what rich takes for markup.
+    table.title, table.caption = Text(title, "table.title"), Text("\n".join(notes(rows)), "table.caption")
     table.title_justify = table.caption_justify = "left"
     table.add_column("run", overflow="fold")
     shown = columns(rows)
@@ -98,7 +98,7 @@ def to_rich(rows: Sequence[Row], title: str) -> Table:
     return table
 
 
-def to_markdown(rows: Sequence[Row]) -> str:
+def to_markdown(rows: Sequence[Summary]) -> str:
     """The same as a table in Markdown, with every spread."""
     shown = columns(rows)
     lines = [
@@ -111,45 +111,39 @@ def to_markdown(rows: Sequence[Row]) -> str:
     return "\n".join([*lines, "", "  \n".join(notes(rows))]) + "\n"
 
 
-def name(row: Row) -> str:
+def name(row: Summary) -> str:
     """The label, with its star where it has one."""
     return f"{row.label}{STAR}" if row.leads else row.label
 
 
-def most(rows: Sequence[Row]) -> int:
+def most(rows: Sequence[Summary]) -> int:
     """How many evaluations the first accuracy is the mean of, in the rows that have most of them."""
     return max((row.averaged[1] for row in rows), default=5)
 
 
-def last(rows: Sequence[Row]) -> str:
+def last(rows: Sequence[Summary]) -> str:
     """What the first accuracy is called: `last 5`, or what there is where no row has as many evaluations."""
     number = most(rows)
     return "last" if number == 1 else f"last {number}"
 
 
-def notes(rows: Sequence[Row]) -> list[str]:
+def notes(rows: Sequence[Summary]) -> list[str]:
     """What the accuracies are, and the star if there is one."""
     fewer = [f"{row.label} ({span(row.averaged)})" for row in rows if row.averaged[0] < most(rows)]
     return [note for note in (spread_note(rows, fewer), star_note(rows)) if note]
 
 
-def spread_note(rows: Sequence[Row], fewer: Sequence[str] = ()) -> str:
+def spread_note(rows: Sequence[Summary], fewer: Sequence[str] = ()) -> str:
     """What the accuracies are; `fewer` names those that are means of fewer evaluations, and of how many."""
     number = most(rows)
     what = "the last evaluation" if number == 1 else f"mean of the last {number} evaluations"
     what += f", or of fewer: {', '.join(fewer)}" if fewer else ""
     seeds = [row.seeds for row in rows]
-    over = f"; mean ± std over {span((min(seeds), max(seeds)))} seeds" if any(n > 1 for n in seeds) else ""
+    over = f"; mean ± std over {span(seeds)} seeds" if any(n > 1 for n in seeds) else ""
     return f"{last(rows)}: {what}{over}"
 
 
-def span(ends: tuple[int, int]) -> str:
-    """`3`, or `1 to 5`."""
-    low, high = ends
-    return f"{low}" if low == high else f"{low} to {high}"
-
-
-def star_note(rows: Sequence[Row]) -> str:
+def star_note(rows: Sequence[Summary]) -> str:
     """What the star means; empty where there is none."""
     if not any(row.leads for row in rows):
         return ""
@@ -159,9 +153,9 @@ def star_note(rows: Sequence[Row]) -> str:
     )
 
 
-def _row(label: str, runs: Sequence[Run]) -> Row:
+def _row(label: str, runs: Sequence[Run]) -> Summary:
     labels = {run.labels for run in runs}
-    return Row(
+    return Summary(
         label=label,
         seeds=len(runs),
         last5=Stat.of([run.last5 for run in runs]),
@@ -176,7 +170,7 @@ def _row(label: str, runs: Sequence[Run]) -> Row:
     )
 
 
-def _leads(row: Row, rivals: Sequence[Row]) -> bool:
+def _leads(row: Summary, rivals: Sequence[Summary]) -> bool:
     """Whether mean - std of a row lies above mean + std of each other one; with one seed nobody can tell."""
     others = [other for other in rivals if other is not row]
     return bool(others) and all(_above(row.last5, other.last5) for other in others)

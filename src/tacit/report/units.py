@@ -10,7 +10,7 @@ class Stat:
     """A number over seeds: its mean, and its standard deviation (n - 1), which one seed does not have."""
 
     mean: float
-    std: float | None
+    std: float | None = None
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Stat":
@@ -41,7 +41,7 @@ def size(stat: Stat) -> str:
 
 def size_of(count: float) -> str:
     """The same of one number of bytes."""
-    return size(Stat(count, None))
+    return size(Stat(count))
 
 
 def span(counts: Iterable[int]) -> str:
@@ -58,6 +58,11 @@ def duration(stat: Stat) -> str:
     if stat.mean < 6000:
         return _with_spread(stat, 60, ".1f", " min")
     return _with_spread(stat, 3600, ".1f", " h")
+
+
+def duration_of(seconds: float) -> str:
+    """The same of one time."""
+    return duration(Stat(seconds))
 
 
 def _with_spread(stat: Stat, factor: float, form: str, unit: str) -> str:

@@ -41,8 +41,8 @@ def table(name: str) -> str:
     quick = name.endswith("-quick") and name not in files.names()
     benchmark = files.find(name.removesuffix("-quick") if quick else name)
     found = cells.spots(benchmark, quick)
-    measured = keep.of_kept(found, keep.read(keep.path_of(benchmark, quick)))
-    return formats.to_markdown(tables.build(benchmark, found, measured, quick))
+    kept = keep.results(benchmark, quick, found)
+    return formats.to_markdown(tables.build(benchmark, found, kept.measured, quick))
 
 
 def _pages(paths: Iterable[Path]) -> list[Path]:
