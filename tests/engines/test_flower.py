@@ -160,7 +160,7 @@ def test_a_site_that_refused_is_asked_again_since_it_may_have_been_mended(
     rounds = play(given, courier, Position(Memories(tmp_path, 1 << 30)))
     assert next(rounds).skipped == {0: "refused: it has no data"}
     assert asked.count(0) == 1
-    monkeypatch.setattr(flower, "AGAIN", 0.0)
+    monkeypatch.setattr(flower, "ASK_AGAIN", 0.0)
     assert next(rounds).skipped == {}
     assert next(rounds).skipped == {}
     assert asked.count(0) == 2
@@ -225,9 +225,9 @@ def test_parts_of_a_message_that_are_still_on_their_way_are_looked_for_often(mon
     assert found == {"a": b"there"}
     waits = [seconds for seconds in slept if seconds]
     assert len(waits) == 1000  # a large model on a slow line takes its time
-    assert max(waits) <= 1.2 * flower.LOOK
+    assert max(waits) <= 1.2 * flower.PART_LOOK
     whole = inspect.signature(inflatable_utils.pull_and_inflate_object_from_tree)
-    assert whole.parameters["backoff_cap"].default == flower.LOOK
+    assert whole.parameters["backoff_cap"].default == flower.PART_LOOK
 
 
 def test_a_shelf_keeps_what_the_server_may_still_ask_for(tmp_path: Path) -> None:

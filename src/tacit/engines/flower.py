@@ -20,20 +20,19 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.supercore.inflatable import inflatable_utils
 
-from tacit.engines.inline import struck
 from tacit.engines.local import keep_freed_memory, one_thread
 from tacit.engines.loop import Absent, Arrived, Job, Parcel
 from tacit.engines.memory import Shelf
 from tacit.engines.wire import Codec, Parts, Values
-from tacit.engines.work import Done, evaluate_all, visit
+from tacit.engines.work import Done, evaluate_all, struck, visit
 from tacit.errors import TacitError
 from tacit.learn import Score
 from tacit.params import Params
 
 RAW = "tacit.raw"  # how an array's bytes are to be read: one value after the other, little end first
-LOOK = 0.1  # seconds between two looks for a part of a message that is still on its way
-GRACE = 5.0  # seconds a reply may be on its way after a client's deadline
-AGAIN = 60.0  # seconds after which a node that refused is asked once more, since it may have been mended
+PART_LOOK = 0.1  # seconds between two looks for a part of a message that is still on its way
+TRANSIT = 5.0  # seconds a reply may be on its way after a client's deadline
+ASK_AGAIN = 60.0  # seconds after which a node that refused is asked once more, since it may have been mended
 STRANGE = "sent what can not be read: see that it has the same version of Tacit"
 GONE = {3: "could not be reached", 4: "did not answer in time", 5: "was gone"}  # Flower's codes for a lost message
 
@@ -155,7 +154,7 @@ class FlowerCourier:
                 outcomes[client] = Absent(node)
             else:
                 messages[client] = self._message(round, client, node, parcel, parts)
-        timeout = None if job.deadline is None else job.deadline + GRACE
+        timeout = None if job.deadline is None else job.deadline + TRANSIT
         for client, answer in self._roster.post.ask(messages, timeout).items():
             outcomes[client] = self._outcome(answer, len(apart[id(parcels[client].down)]))
         return {client: outcomes[client] for client in sorted(outcomes)}
@@ -241,7 +240,7 @@ class Roster:
         """What every node that is there says of itself."""
         there = set(self.post.grid.get_node_ids())
         record = RecordDict({"about": ConfigRecord({**self.about})})
-        again = {node for node, when in self._refused.items() if time.monotonic() >= when + AGAIN}
+        again = {node for node, when in self._refused.items() if time.monotonic() >= when + ASK_AGAIN}
         new = sorted(there - self._seen.keys() | there & again)
         strangers = {node: Message(record, node, "query", ttl=self._patience) for node in new}
         for node, answer in self.post.ask(strangers, self._patience).items():
@@ -281,7 +280,7 @@ def look_often() -> None:
     """
     for name in ("pull_objects", "pull_and_inflate_object_from_tree"):
         defaults = getattr(inflatable_utils, name).__kwdefaults__
-        defaults |= {"initial_backoff": LOOK, "backoff_cap": LOOK, "max_tries_per_object": None}
+        defaults |= {"initial_backoff": PART_LOOK, "backoff_cap": PART_LOOK, "max_tries_per_object": None}
 
 
 def server_app(main: Callable[[Post, Mapping[str, Any]], None]) -> ServerApp:

@@ -23,7 +23,7 @@ from typing import IO, Any, Literal
 import torch
 
 from tacit.engines.loop import Absent, Arrived, Job, MethodFailedError, Parcel
-from tacit.engines.work import parts, score_part, visit
+from tacit.engines.work import part_count, score_part, visit
 from tacit.errors import TacitError
 from tacit.learn import Score
 from tacit.machine import cores
@@ -83,7 +83,7 @@ class LocalCourier:
 
     def evaluate(self, model: Params) -> Score:
         """The model's score on the whole test set, the parts dealt to the workers and added up in order."""
-        count, encoded = parts(self._job), self._job.codec.encode(model)
+        count, encoded = part_count(self._job), self._job.codec.encode(model)
         workers = len(self._pool)
         tasks = {w: Task({"parts": list(range(w, count, workers))}, (encoded,)) for w in range(min(workers, count))}
         scores: dict[int, Score] = {}

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from tacit.engines.loop import Job
+from tacit.engines.loop import Absent, Job
 from tacit.learn import EVALUATION_BATCH, Score, evaluate
 from tacit.method import Guesses, Reply
 from tacit.params import Params
@@ -41,6 +41,15 @@ def visit(job: Job, round: int, client: int, memory: bytes | None, down: object,
     return Done(up, None if forgets else job.codec.encode(reply.memory), metrics)
 
 
+def struck(job: Job, round: int, client: int, sent: int) -> Absent | None:
+    """How a client is missing where a fault is injected that no process of ours can suffer."""
+    if all(job.faults.strikes("crash", job.streams, round, client, attempt) for attempt in (0, 1)):
+        return Absent("its worker died twice", bytes_down=sent)
+    if job.faults.strikes("slow", job.streams, round, client):
+        return Absent(f"took longer than {job.deadline} s", bytes_down=sent)
+    return None
+
+
 def diagnose(guesses: Guesses, truth: Tensor | None) -> dict[str, float]:
     """How many pseudo-labels were kept, and how many of those are right, where a simulator knows the truth."""
     if not len(guesses.index):
@@ -57,14 +66,14 @@ def diagnose(guesses: Guesses, truth: Tensor | None) -> dict[str, float]:
     return numbers
 
 
-def parts(job: Job) -> int:
+def part_count(job: Job) -> int:
     """Into how many parts the test set is cut for evaluation; never depends on the number of workers."""
     return math.ceil(len(job.federation.test) / EVALUATION_BATCH)
 
 
 def evaluate_all(job: Job, model: Params) -> Score:
     """The model's score on the whole test set."""
-    return sum((score_part(job, model, part) for part in range(parts(job))), Score())
+    return sum((score_part(job, model, part) for part in range(part_count(job))), Score())
 
 
 def score_part(job: Job, model: Params, part: int) -> Score:
