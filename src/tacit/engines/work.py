@@ -28,7 +28,7 @@ def visit(job: Job, round: int, client: int, memory: bytes | None, down: object,
     reply: object = job.method.client_update(job.client(round, client), remembered, down)
     if not isinstance(reply, Reply):
         raise TypeError(f"client_update must return a Reply, not {type(reply).__name__}")
-    metrics = {name: float(value) for name, value in reply.metrics.items()}
+    metrics = numbers(reply.metrics)
     if reply.guesses is not None:
         metrics |= diagnose(reply.guesses, job.federation.true_labels(client, round))
     if evaluate_model and reply.model is not None and len(job.federation.test):
@@ -39,6 +39,14 @@ def visit(job: Job, round: int, client: int, memory: bytes | None, down: object,
         up = poison(up)
     forgets = reply.memory is None and memory is None
     return Done(up, None if forgets else job.codec.encode(reply.memory), metrics)
+
+
+def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """What a client logged, as numbers by name; a loss may be NaN, but steps are counted."""
+    found = {name: float(value) for name, value in metrics.items()}
+    if not math.isfinite(found.get("steps", 0.0)):
+        raise ValueError(f"steps = {found['steps']} is no number of steps")
+    return found
 
 
 def struck(job: Job, round: int, client: int, sent: int) -> Absent | None:
