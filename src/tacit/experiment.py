@@ -15,7 +15,7 @@ import math
 import os
 import shutil
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
@@ -34,7 +34,7 @@ from tacit.engines import checkpoint
 from tacit.engines.inline import InlineCourier
 from tacit.engines.local import LocalCourier, default_workers, one_thread
 from tacit.engines.loop import Courier, Job, MethodFailedError, Position, Record, TooFewClientsError, play
-from tacit.engines.memory import Memories, write_durably
+from tacit.engines.memory import DiskError, Memories, on_disk, write_durably
 from tacit.errors import TacitError
 from tacit.folders import locked
 from tacit.params import Params
@@ -143,7 +143,8 @@ class Experiment:
             saved = logged = position.round
             try:
                 for record in play(self.job, courier, position):
-                    log.write(line(record).encode())
+                    with on_disk(self.folder / "rounds.jsonl"):
+                        log.write(line(record).encode())
                     logged = position.round
                     self._note_errors(record.round, record.details)
                     if position.round % every == 0 or position.round == self.job.rounds:
@@ -156,6 +157,11 @@ class Experiment:
                 raise
             except MethodFailedError as error:
                 self._note_errors(position.round, {"server": "".join(format_exception(error.__cause__))})
+                raise
+            except DiskError:
+                saved = (
+                    position.round
+                )  # no second attempt, which would fail too: the checkpoint before this one is whole
                 raise
             finally:
                 if position.whole and position.round == logged > saved:
@@ -207,8 +213,9 @@ class Experiment:
         return LocalCourier(self.job, workers, private=[lock])
 
     def _save(self, position: Position, log: IO[bytes]) -> None:
-        log.flush()
-        os.fsync(log.fileno())
+        with on_disk(self.folder / "rounds.jsonl"):
+            log.flush()
+            os.fsync(log.fileno())
         checkpoint.save(self.folder / "checkpoint", position, self.job.codec, log.tell())
 
     def _save_model(self, position: Position) -> None:
@@ -226,8 +233,9 @@ class Experiment:
 
     def _note_errors(self, round: int, details: Mapping[Any, str]) -> None:
         told = {client: detail for client, detail in details.items() if detail}
+        errors = self.folder / "errors.log"
         if told:
-            with (self.folder / "errors.log").open("a", encoding="utf-8") as file:
+            with on_disk(errors), errors.open("a", encoding="utf-8") as file:
                 file.writelines(f"round {round + 1}, {_who(client)}\n{detail}\n" for client, detail in told.items())
 
 
@@ -284,10 +292,15 @@ def _writing(folder: Path) -> Iterator[None]:
 @contextmanager
 def _open_log(path: Path, length: int) -> Iterator[IO[bytes]]:
     """The round log, cut back to what the checkpoint knows."""
-    path.touch()
-    if path.stat().st_size < length:
-        raise TacitError(f"{path} has lost rounds that the checkpoint knows: start the run again elsewhere")
-    with path.open("r+b") as file:
+    with on_disk(path):
+        path.touch()
+        file = path.open("r+b")
+    try:
+        if path.stat().st_size < length:
+            raise TacitError(f"{path} has lost rounds that the checkpoint knows: start the run again elsewhere")
         file.truncate(length)
         file.seek(length)
         yield file
+    finally:
+        with suppress(OSError):  # what a full disk does not take now is younger than the checkpoint
+            file.close()
