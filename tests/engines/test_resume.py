@@ -24,6 +24,7 @@ import pytest
 import tacit
 from tacit import config as configs
 from tacit.engines import checkpoint
+from tacit.engines.memory import DiskError
 from tacit.engines.wire import Codec
 from tacit.errors import TacitError
 from tacit.experiment import Experiment
@@ -420,7 +421,7 @@ def test_a_checkpoint_that_can_not_be_written_leaves_the_one_before(
                 raise OSError(28, "No space left on device")
             sync(handle)
 
-        with monkeypatch.context() as patch, suppress(OSError):
+        with monkeypatch.context() as patch, suppress(DiskError):
             patch.setattr(os, "fsync", full)
             next(Experiment.reopen(folder).rounds())
             break
