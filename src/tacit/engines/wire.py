@@ -119,7 +119,7 @@ class Codec:
         if type(value) is dict:
             items = value.items()
             return ["d", [[self._pack(k, f"{at}key", values), self._pack(v, f"{at}/{k}", values)] for k, v in items]]
-        if type(value) in (tuple, list):  # exactly: a NamedTuple or an OrderedDict would arrive as something else
+        if type(value) is tuple or type(value) is list:  # exactly: a NamedTuple would arrive as something else
             packed = [self._pack(item, f"{at}/{place}", values) for place, item in enumerate(value)]
             return ["l" if isinstance(value, list) else "u", packed]
         if self.types.get(type(value).__name__) is type(value):
