@@ -35,7 +35,7 @@ from tacit.learn import (
     loss_on,
     predict,
 )
-from tacit.method import ClientContext, Holder, ServerContext, Training
+from tacit.method import ClientContext, Guesses, Holder, ServerContext, Training
 from tacit.methods.fedavg import FedAvg
 from tacit.nets import Net, build
 from tacit.objectives import FixMatch, Supervised
@@ -313,7 +313,18 @@ def test_warm_up_by_hand() -> None:
 
 @pytest.mark.parametrize(
     "schedule",
-    ["", "cosin", "constant:1", "decay", "decay:", "decay:fast", "cosine:x", "cosine:1/0", "linear:0.1"],
+    [
+        "",
+        "cosin",
+        "constant:1",
+        "decay",
+        "decay:",
+        "decay:fast",
+        "cosine:x",
+        "cosine:1/0",
+        "cosine:1e400",
+        "linear:0.1",
+    ],
 )
 def test_a_bad_schedule_is_refused_with_a_remedy(schedule: str) -> None:
     with pytest.raises(TacitError, match="unknown schedule .* choose constant"):
@@ -493,6 +504,35 @@ def test_metrics_are_means_over_the_steps() -> None:
     # class 1 fall by ½, so step 2 sees logits (1, -1) and p = 1/(1 + e^-2).
     second = log(1 + torch.e**-2)
     assert metrics == {"loss_supervised": pytest.approx((log(2) + second) / 2, abs=1e-6), "steps": 2}
+
+
+@dataclass(frozen=True)
+class Excluding:
+    """Says of every sample with an odd position that it is not of class 2, and of even ones nothing at all."""
+
+    labels_only = False
+
+    def visit(self, holder: Holder, received: Params, kept: Mapping[str, Tensor]) -> Visit:
+        def cost(w: Params, batch: Batch) -> Cost:
+            every, none = torch.ones_like(batch.index, dtype=torch.bool), torch.zeros_like(batch.index)
+            odd = bool(batch.index % 2)
+            guesses = Guesses(batch.index, none, every, torch.full_like(batch.index, 2) if odd else None)
+            return Cost(holder.net.apply(w, batch.u).sum(), guesses=guesses)
+
+        return Visit(cost)
+
+
+def test_complementary_labels_of_all_batches_are_joined_where_there_are_any() -> None:
+    holder = client(numbered(0, 6), linear(1), replace(PLAIN_SGD, batch=1, unlabeled_batch=1))
+    guesses = fit(holder, start(holder.net), Excluding()).guesses
+    assert guesses is not None
+    assert guesses.excluded is not None
+    said = dict(zip(guesses.index.tolist(), guesses.excluded.tolist(), strict=True))
+    assert said == {0: -1, 1: 2, 2: -1, 3: 2, 4: -1, 5: 2}
+    lone = client(numbered(0, 1), linear(1), replace(PLAIN_SGD, batch=1, unlabeled_batch=1))
+    none = fit(lone, start(lone.net), Excluding()).guesses
+    assert none is not None
+    assert none.excluded is None
 
 
 # Prediction, evaluation.

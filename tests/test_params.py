@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tacit import params
-from tacit.params import Params, channels_last, clone, equal
+from tacit.params import Params, Sparse, channels_last, clone, equal
 
 SHAPES: dict[str, tuple[int, ...]] = {"weight": (2, 3), "bias": (2,), "scale": ()}
 
@@ -210,6 +210,16 @@ def test_a_patch_for_an_unknown_name_is_an_error() -> None:
     changes = params.sparsify({"v": torch.tensor([1.0])}, {"v": torch.tensor([0.0])})
     with pytest.raises(KeyError):
         params.patch(one(1.0), changes)
+
+
+@pytest.mark.parametrize("shape", [(2,), (1, 4), (8,)])
+def test_a_patch_of_another_shape_is_an_error(shape: tuple[int, ...]) -> None:
+    """Its positions would be other entries, or none."""
+    changes = {"w": Sparse(shape, torch.tensor([1]), torch.tensor([5.0]))}
+    held = {"w": torch.zeros(2, 2)}
+    with pytest.raises(ValueError, match="these changes are of tensors of other shapes: \\['w'\\]"):
+        params.patch(held, changes)
+    assert params.patch(held, {"w": Sparse((2, 2), torch.tensor([1]), torch.tensor([5.0]))})["w"][0, 1] == 5
 
 
 def test_clone_carries_no_gradient() -> None:

@@ -9,6 +9,7 @@ from tacit.learn import EVALUATION_BATCH, Kept, Objective, Trained, fit
 from tacit.method import ClientContext, Reply, ServerContext
 from tacit.params import Params
 
+MOST = 2**53  # samples: the largest whole number up to which floats know all
 Weights = Literal["samples", "uniform"]
 Turn = Literal["before", "after"]
 Part = TypeVar("Part")
@@ -36,6 +37,12 @@ class WeightsUp:
 
     w: Params
     n: int
+
+    def __post_init__(self) -> None:
+        """Refuse what is no number of samples where a message is decoded, so that it costs its sender alone."""
+        n: object = self.n  # a stranger's message may hold anything
+        if not (isinstance(n, int) and 0 <= n <= MOST):
+            raise ValueError(f"n = {n} is no number of samples")
 
 
 def addressed(make: Callable[[Part], Down], parts: Mapping[int, Part]) -> dict[int, Down]:

@@ -49,7 +49,7 @@ class EngineConfig:
     workers: Natural | None = None  # processes; when not given one per core, 1 beside a GPU; 0: in this process
     strict: bool = False  # without processes too, send everything through encode and decode
     device: str = "cpu"  # or cuda, cuda:1, …
-    deadline: Positive | None = None  # seconds a client may take before the round goes on without it
+    deadline: Positive | None = None  # seconds after which a round goes on without a client; workers = 0 waits for all
     min_clients: Natural = 1  # replies without which a round stops the run
     memory_mb: Positive = 1024.0  # client memories held in RAM; the rest is on disk
 

@@ -16,7 +16,7 @@ import os
 import shlex
 import shutil
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
@@ -36,7 +36,7 @@ from tacit.engines import checkpoint
 from tacit.engines.inline import InlineCourier
 from tacit.engines.local import LocalCourier, default_workers, one_thread
 from tacit.engines.loop import Courier, Job, MethodFailedError, Position, Record, TooFewClientsError, play
-from tacit.engines.memory import Memories, write_durably
+from tacit.engines.memory import DiskError, Memories, on_disk, write_durably
 from tacit.errors import TacitError
 from tacit.folders import locked, writable
 from tacit.params import Params
@@ -150,7 +150,8 @@ class Experiment:
                 self._save_model(position)  # it may have been lost since
             try:
                 for record in play(self.job, courier, position):
-                    log.write(line(record).encode())
+                    with on_disk(self.folder / "rounds.jsonl"):
+                        log.write(line(record).encode())
                     logged = position.round
                     self._note_errors(record.round, record.details)
                     track(record)  # before it is saved: a round that is told twice counts once, one never told is lost
@@ -163,6 +164,9 @@ class Experiment:
                 raise
             except MethodFailedError as error:
                 self._note_errors(position.round, {"server": "".join(format_exception(error.__cause__))})
+                raise
+            except DiskError:
+                saved = position.round  # no second attempt, which would fail too; the checkpoint before is whole
                 raise
             finally:
                 if position.whole and position.round == logged > saved:
@@ -209,7 +213,7 @@ class Experiment:
         try:
             lines = log.read_bytes().splitlines()[:count] if log.exists() else []
             records = [json.loads(line) for line in lines]
-            if not all(isinstance(record, dict) and "bytes_up" in record for record in records):
+            if not all(isinstance(record, dict) and {"bytes_up", "bytes_down"} <= record.keys() for record in records):
                 raise ValueError("a line of it is not a round")
         except (OSError, ValueError) as error:
             raise TacitError(f"{log} can not be read ({error}): start the run again elsewhere") from error
@@ -236,8 +240,9 @@ class Experiment:
     def _save(self, position: Position, log: IO[bytes]) -> None:
         if position.round == self.job.rounds:
             self._save_model(position)  # first: nobody comes back to a run whose checkpoint says that it is finished
-        log.flush()
-        os.fsync(log.fileno())
+        with on_disk(self.folder / "rounds.jsonl"):
+            log.flush()
+            os.fsync(log.fileno())
         checkpoint.save(self.folder / "checkpoint", position, self.job.codec, log.tell())
 
     def _save_model(self, position: Position) -> None:
@@ -260,7 +265,7 @@ class Experiment:
     def _note_errors(self, round: int, details: Mapping[Any, str]) -> None:
         told = {client: detail for client, detail in details.items() if detail}
         if told:
-            with self._errors.open("a", encoding="utf-8") as file:
+            with on_disk(self._errors), self._errors.open("a", encoding="utf-8") as file:
                 file.writelines(f"round {round + 1}, {_who(client)}\n{detail}\n" for client, detail in told.items())
 
 
@@ -311,10 +316,15 @@ def _fingerprint(job: Job) -> str:
 @contextmanager
 def _open_log(path: Path, length: int) -> Iterator[IO[bytes]]:
     """The round log, cut back to what the checkpoint knows."""
-    path.touch()
-    if path.stat().st_size < length:
-        raise TacitError(f"{path} has lost rounds that the checkpoint knows: start the run again elsewhere")
-    with path.open("r+b") as file:
+    with on_disk(path):
+        path.touch()
+        file = path.open("r+b")
+    try:
+        if path.stat().st_size < length:
+            raise TacitError(f"{path} has lost rounds that the checkpoint knows: start the run again elsewhere")
         file.truncate(length)
         file.seek(length)
         yield file
+    finally:
+        with suppress(OSError):  # what a full disk does not take now is younger than the checkpoint
+            file.close()

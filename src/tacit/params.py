@@ -122,7 +122,9 @@ def sparsify(meant: Mapping[str, Tensor], held: Mapping[str, Tensor], threshold:
 
 def patch(held: Mapping[str, Tensor], changes: Mapping[str, Sparse]) -> Params:
     """`held` with the entries in `changes` put in place."""
-    result = {name: value.contiguous() for name, value in clone(held).items()}
+    result = clone(held)
+    if wrong := [name for name, change in changes.items() if change.shape != result[name].shape]:
+        raise ValueError(f"these changes are of tensors of other shapes: {wrong}")
     for name, change in changes.items():
         result[name].view(-1)[change.index] = change.value
     return result

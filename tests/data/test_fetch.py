@@ -1,12 +1,13 @@
 """The data folder, and downloads: resumed where they broke off, checked, and never half-written under their name."""
 
+import fcntl
 import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread, current_thread
 from typing import Any
 
 import pytest
@@ -74,7 +75,9 @@ def remote(host: Host, checksum: str = MD5) -> Remote:
 
 
 def names(tmp_path: Path) -> list[str]:
-    return sorted(path.name for path in (tmp_path / "data").rglob("*") if path.is_file())
+    """All files but the lock, which stays after a failure."""
+    files = [path for path in (tmp_path / "data").rglob("*") if path.is_file()]
+    return sorted(path.name for path in files if path.suffix != ".lock")
 
 
 @pytest.mark.parametrize("checksum", [MD5, hashlib.sha256(CONTENT).hexdigest()])
@@ -156,6 +159,51 @@ def test_wrong_content_is_not_kept(host: Host, tmp_path: Path) -> None:
         f"try again, or get {host.url} yourself and put it there"
     )
     assert names(tmp_path) == []
+
+
+def test_two_that_fetch_the_same_file_take_turns(host: Host, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The second comes while the first downloads, waits for it, and finds the file."""
+    second = Thread(target=lambda: found.append(fetch.fetch(remote(host))))
+    found: list[Path] = []
+    waits, lock, download = Event(), fcntl.flock, fetch._download
+
+    def seen_lock(file: Any, how: int) -> None:
+        if current_thread() is second:
+            with pytest.raises(BlockingIOError):
+                lock(file, how | fcntl.LOCK_NB)
+            waits.set()
+        lock(file, how)
+
+    def slow_download(wanted: Remote, path: Path) -> None:
+        assert current_thread() is not second
+        second.start()
+        assert waits.wait(60)
+        download(wanted, path)
+
+    monkeypatch.setattr(fcntl, "flock", seen_lock)
+    monkeypatch.setattr(fetch, "_download", slow_download)
+    path = fetch.fetch(remote(host))
+    second.join()
+    assert found == [path]
+    assert path.read_bytes() == CONTENT
+    assert host.asked == [""]
+    assert not list((tmp_path / "data").rglob("*.lock"))
+
+
+def test_after_a_failure_the_next_in_turn_fetches(host: Host, tmp_path: Path) -> None:
+    host.status = [503]
+    with pytest.raises(TacitError, match="503"):
+        fetch.fetch(remote(host))
+    assert fetch.fetch(remote(host)).read_bytes() == CONTENT
+    assert not list((tmp_path / "data").rglob("*.lock"))
+
+
+def test_a_file_system_without_locks_is_no_reason_not_to_fetch(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError("no locks here")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    assert fetch.fetch(remote(host)).read_bytes() == CONTENT
 
 
 def test_the_next_host_is_tried(host: Host, tmp_path: Path) -> None:

@@ -248,6 +248,14 @@ def test_unlabeled_samples_arrive_in_steps_and_labels_stay() -> None:
     assert len(true) == len(seen[4])
 
 
+def test_where_all_samples_are_there_from_the_start_nobody_plans_arrivals(monkeypatch: pytest.MonkeyPatch) -> None:
+    def plan(*_: object) -> None:
+        raise AssertionError("it is a loop over all clients")
+
+    monkeypatch.setattr("tacit.data.scenario.arrivals", plan)
+    assert make(labels="client", per_class=2, steps=1).arrival is None
+
+
 def test_samples_of_earlier_steps_can_stay() -> None:
     built = federation(source(EVEN), make(labels="server", per_class=2, steps=5, step_rounds=1, keep=True), Scenario())
     assert [len(built.client(0, round)) for round in range(6)] == [10, 20, 30, 40, 49, 49]

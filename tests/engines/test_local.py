@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from tacit.engines import local
 from tacit.engines.faults import Faults
 from tacit.engines.inline import InlineCourier
 from tacit.engines.local import LocalCourier, default_workers, one_thread, repeatable
@@ -311,6 +312,34 @@ def test_a_client_past_the_deadline_is_left_out_and_its_worker_replaced() -> Non
     assert outcome.skipped == [{}, {client: f"took longer than {LONG} s"}, {}]
     assert LONG <= time.monotonic() - began < farm.PATIENCE
     check_acknowledged(job, outcome)
+
+
+def test_the_time_a_worker_takes_to_start_is_not_its_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock jumps far past the deadline while a worker starts: the first one, and the one that replaces it."""
+    starts: list[str] = []
+
+    class Clock:
+        @staticmethod
+        def monotonic() -> float:
+            return time.monotonic() + 10 * farm.PATIENCE * len(starts)
+
+    class Slow(local._Errand):
+        def answers(self) -> bool:
+            if not self.worker.ready:
+                starts.append("another worker is set up")
+            return super().answers()
+
+    def die_once(_: ClientContext) -> None:
+        with suppress(FileExistsError):
+            (tmp_path / "first").touch(exist_ok=False)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr(local, "time", Clock)
+    monkeypatch.setattr(local, "_Errand", Slow)
+    job = tally_job(die_once, deadline=farm.PATIENCE, cohort=1)
+    outcome = carry(job, LocalCourier(job, 1))
+    assert len(starts) == 2
+    assert outcome.skipped == [{}, {}, {}]
 
 
 def test_a_round_without_any_client_stops_with_the_reasons() -> None:

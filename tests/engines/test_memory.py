@@ -1,6 +1,8 @@
 """Client memories, against a plain dict: nothing is lost, nothing is too new, nothing is left lying about."""
 
+import errno
 import os
+import re
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -9,7 +11,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tacit.engines.memory import Memories, write_durably
+from tacit.engines.memory import Memories, Shelf, write_durably
+from tacit.errors import TacitError
 
 CLIENTS = range(5)
 MEMORY_DISK = Path("/dev/shm")  # where syncing costs nothing
@@ -164,12 +167,14 @@ def test_a_write_that_fails_leaves_the_file_as_it_was(
     write_durably(path, b"before")
 
     def fail(*_: object) -> None:
-        raise OSError("disk on fire")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(failing, fail)
-    with pytest.raises(OSError, match="fire"):
+    sentence = re.escape(f"{path} can not be written (No space left on device): make room, then resume")
+    with pytest.raises(TacitError, match=sentence):
         write_durably(path, b"after and longer")
     assert path.read_bytes() == b"before"
+    assert list(tmp_path.iterdir()) == [path]  # nor does it take up the room that is missing
     monkeypatch.undo()
     write_durably(path, b"after")
     assert path.read_bytes() == b"after"
@@ -193,3 +198,42 @@ def test_a_write_is_on_disk_before_it_gets_its_name(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(Path, "rename", seen_rename)
     write_durably(tmp_path / "file", b"data")
     assert seen == ["sync", "rename"]
+
+
+def test_two_visits_of_one_round_do_not_write_to_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process puts its memory of the same round while this one is about to give its own the final name."""
+    shelf, rename = Shelf(tmp_path / "shelf"), Path.rename
+
+    def meanwhile(path: Path, target: Path) -> Path:
+        monkeypatch.setattr(Path, "rename", rename)
+        with monkeypatch.context() as other:
+            other.setattr(os, "getpid", lambda: 12345)
+            shelf.put(3, b"theirs")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", meanwhile)
+    version = shelf.put(3, b"ours")
+    assert shelf.take(version) == b"ours"
+    assert [path.name for path in (tmp_path / "shelf").iterdir()] == ["3"]
+
+
+def test_a_shelf_forgets_what_killed_visits_left_half_written(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path)
+    version = shelf.put(5, b"memory")
+    for name in ("4.77.partial", "3.partial", "5.78.partial", "6.79.partial", "notes.txt"):
+        (tmp_path / name).write_bytes(b"ha")
+    assert shelf.take(version) == b"memory"
+    # Whoever writes what is not older may still be at it.
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["5", "5.78.partial", "6.79.partial", "notes.txt"]
+
+
+def test_two_visits_that_forget_the_same_versions_do_not_trip_over_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shelf = Shelf(tmp_path)
+    shelf.put(1, b"old")
+    version = shelf.put(2, b"new")
+    listing = list(tmp_path.iterdir())
+    (tmp_path / "1").unlink()  # by the other, after this one has looked
+    monkeypatch.setattr(Path, "iterdir", lambda _: iter(listing))
+    assert shelf.take(version) == b"new"

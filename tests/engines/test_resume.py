@@ -1,9 +1,11 @@
 """Killed at any moment, a run goes on from its last checkpoint and ends with the bits of one that was left alone."""
 
+import errno
 import fcntl
 import json
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -22,6 +24,7 @@ import pytest
 import tacit
 from tacit import config as configs
 from tacit.engines import checkpoint
+from tacit.engines.memory import DiskError
 from tacit.engines.wire import Codec
 from tacit.errors import TacitError
 from tacit.experiment import Experiment
@@ -212,6 +215,57 @@ def test_the_bits_survive_ctrl_c_at_any_line(fast: Path) -> None:
     assert codes == {1}, "some were not struck at all"
 
 
+@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize("full", ["rounds.jsonl", "state.2", "latest.json", "model.safetensors"])
+def test_a_full_disk_is_one_sentence_and_costs_the_rounds_since_the_last_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: str, every: int
+) -> None:
+    """What can not be written is not tried a second time, and what was there before is whole."""
+    settings = tiny(tmp_path, **{"log.checkpoint_every": every})
+    go_on(tmp_path / "alone", settings)
+    tried: list[str] = []
+    sync = os.fsync
+
+    def fsync(handle: int) -> None:
+        name = Path(f"/proc/self/fd/{handle}").readlink().name.removesuffix(".partial")
+        if name == full:
+            tried.append(name)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        sync(handle)
+
+    rounds = Experiment.create(configs.from_options(settings), tmp_path / "full").rounds()
+    next(rounds)
+    monkeypatch.setattr(os, "fsync", fsync)
+    sentence = rf"/{full} can not be written \(No space left on device\): make room, then resume$"
+    with pytest.raises(TacitError, match=sentence):
+        list(rounds)
+    assert tried == [full]
+    assert not list((tmp_path / "full").rglob("*.partial"))
+    monkeypatch.undo()
+    go_on(tmp_path / "full", settings)
+    assert remains(tmp_path / "full") == remains(tmp_path / "alone")
+
+
+def test_a_log_that_the_disk_does_not_take_is_one_sentence_too(tmp_path: Path) -> None:
+    """For real: the system refuses to let files grow, also when the log is closed."""
+    settings = tiny(tmp_path)
+    go_on(tmp_path / "alone", settings)
+
+    def work() -> None:
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        rounds = Experiment.create(configs.from_options(settings), tmp_path / "full").rounds()
+        next(rounds)
+        size = (tmp_path / "full/rounds.jsonl").stat().st_size
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size + 10, before[1]))
+        with pytest.raises(TacitError, match=r"can not be written \(File too large\): make room, then resume"):
+            next(rounds)
+
+    with farm.forked(work) as main:
+        assert wait_for(main, farm.PATIENCE) == 0
+    go_on(tmp_path / "full", settings)
+    assert remains(tmp_path / "full") == remains(tmp_path / "alone")
+
+
 def press_ctrl_c(*_: object) -> None:
     raise KeyboardInterrupt
 
@@ -367,7 +421,7 @@ def test_a_checkpoint_that_can_not_be_written_leaves_the_one_before(
                 raise OSError(28, "No space left on device")
             sync(handle)
 
-        with monkeypatch.context() as patch, suppress(OSError):
+        with monkeypatch.context() as patch, suppress(DiskError):
             patch.setattr(os, "fsync", full)
             next(Experiment.reopen(folder).rounds())
             break

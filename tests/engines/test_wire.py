@@ -3,8 +3,10 @@
 import json
 import math
 import struct
+from collections import OrderedDict
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -401,6 +403,11 @@ def test_a_deep_message_is_refused_not_fatal() -> None:
 built: list[object] = []
 
 
+class NamedPair(NamedTuple):
+    first: int
+    second: int
+
+
 @dataclass(frozen=True)
 class Outsider:
     """A dataclass that no codec was given."""
@@ -477,6 +484,10 @@ def test_a_sparse_tensor_is_checked_whoever_imports_it() -> None:
         Sparse((4,), torch.tensor([2, 1]), torch.ones(2)),  # a bitmap would swap the two values
         Sparse((4,), torch.tensor([1, 4]), torch.ones(2)),
         Sparse((4,), torch.tensor([1]), torch.ones(2)),
+        NamedPair(1, 2),  # these four would arrive as something else
+        OrderedDict(a=1),
+        MappingProxyType({"a": 1}),
+        torch.Size([1]),
         lambda: None,
     ],
     ids=lambda value: type(value).__name__,

@@ -124,6 +124,78 @@ def test_a_network_of_the_user_has_features_by_two_methods(tmp_path: Path, monke
     assert torch.equal(logits, net.apply(weights, x))
 
 
+OWN = """
+import torch
+from torch import nn
+
+def fitting(shape, classes):
+    return nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(256, classes))
+
+def narrow(shape, classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(7, 3))
+
+def few(shape, classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(256, 3))
+
+def maps(shape, classes):
+    return nn.Conv2d(1, classes, 3)
+
+class Pair(nn.Sequential):
+    def __init__(self, shape, classes):
+        super().__init__(nn.Flatten(), nn.Linear(256, classes))
+    def forward(self, x):
+        return super().forward(x), x
+
+def counting(shape, classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(256, classes), nn.BatchNorm1d(classes, momentum=None))
+
+def reader(shape, classes):
+    return nn.Sequential(nn.Embedding(classes, 4), nn.Flatten(), nn.Linear(4 * shape[0], classes))
+
+class Noisy(nn.Sequential):
+    def __init__(self, shape, classes):
+        super().__init__(nn.Flatten(), nn.Linear(256, classes))
+    def forward(self, x):
+        return super().forward(x + torch.randn(1))
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a module with networks of a user's own."""
+    (tmp_path / "own_nets_of_this_test.py").write_text(OWN, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    return "own_nets_of_this_test"
+
+
+@pytest.mark.parametrize(
+    "name, sentence",
+    [
+        ("narrow", r"can not take inputs of shape \(1, 16, 16\): mat1 and mat2"),
+        ("few", r"gives \(1, 3\) for one input of shape \(1, 16, 16\): have it give a tensor of shape \(1, 10\)"),
+        ("maps", r"gives \(1, 10, 14, 14\) for one input"),
+        ("Pair", "gives a tuple for one input"),
+        ("counting", "^BatchNorm with momentum=None .*: give it a momentum$"),
+    ],
+)
+def test_a_network_of_the_user_is_tried_before_the_run(own: str, name: str, sentence: str) -> None:
+    build(f"{own}:fitting", (1, 16, 16), 10)
+    with pytest.raises(TacitError, match=sentence):
+        build(f"{own}:{name}", (1, 16, 16), 10)
+
+
+def test_a_network_of_the_user_that_reads_text_is_tried_with_text(own: str) -> None:
+    build(f"{own}:reader", LINE, 10)
+    with pytest.raises(TacitError, match="can not take inputs of shape"):
+        build(f"{own}:fitting", LINE, 10)
+
+
+def test_trying_a_network_leaves_the_global_generator_alone(own: str) -> None:
+    before = torch.get_rng_state()
+    build(f"{own}:Noisy", (1, 16, 16), 10)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_an_unknown_name_is_refused_with_the_closest() -> None:
     with pytest.raises(TacitError, match="did you mean 'lenet'"):
         build("lennet", GREY, 10)

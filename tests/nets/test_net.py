@@ -266,6 +266,40 @@ def test_tied_weights_and_integer_buffers_survive() -> None:
     assert result.tolist() == [[12.0, 4.0, 8.0]]
 
 
+def test_an_ordinary_module_has_tied_weights_too() -> None:
+    module = Net(Tied).module({"one.weight": 2 * torch.eye(3)})
+    assert module(torch.tensor([[1.0, 2.0, 3.0]])).tolist() == [[12.0, 4.0, 8.0]]
+
+
+class Scaled(nn.Module):
+    """A float buffer that `state_dict` leaves out."""
+
+    scale: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(3, 2)
+        self.register_buffer("scale", torch.ones(3), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The scaled input through a layer."""
+        logits: Tensor = self.fc(x * self.scale)
+        return logits
+
+
+def test_an_ordinary_module_has_buffers_that_its_state_dict_lacks() -> None:
+    net, x = Net(Scaled), torch.ones(1, 3)
+    weights = net.init(stream()) | {"scale": torch.tensor([1.0, 2.0, 3.0])}
+    assert torch.equal(net.module(weights)(x), net.apply(weights, x))
+
+
+@pytest.mark.parametrize("change", [{"fc.bias": torch.zeros(1)}, {"more": torch.zeros(2)}])
+def test_weights_of_another_network_make_no_module(change: dict[str, Tensor]) -> None:
+    net = Net(Scaled)
+    with pytest.raises(ValueError, match="these weights are of another network"):
+        net.module(net.init(stream()) | change)
+
+
 class Shifted(nn.Module):
     """Integers that are added to the input, which torch refuses from another device."""
 

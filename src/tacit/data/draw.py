@@ -59,12 +59,9 @@ class Draw:
             raise TacitError(
                 f"{count} training samples are asked for and {len(self.left)} are there: lower data.samples"
             )
-        mixed = self.streams.numpy_at("samples").permutation(self.left)
-        by_class = mixed[np.argsort(self.y[mixed], kind="stable")]
-        want = partitions.largest_remainder(np.bincount(self.y[mixed] + 1).astype(np.float64), count)
-        place = self.y[by_class] + 1
-        rank = np.arange(len(place)) - np.searchsorted(place, place)
-        self.left = np.sort(by_class[rank < want[place]])
+        kinds = self.y + 1  # those without a class are one more, the first
+        want = partitions.largest_remainder(np.bincount(kinds[self.left]).astype(np.float64), count)
+        self.left = draw_of_classes(kinds, self.left, want, self.streams.numpy_at("samples"))
 
 
 def draw_of_classes(y: Indices, samples: Indices, want: Indices, rng: np.random.Generator) -> Indices:

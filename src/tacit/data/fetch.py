@@ -1,15 +1,17 @@
 """Where files of data sets are kept, how they are fetched, and how a wrong one is noticed.
 
 The folder is `TACIT_DATA`, or the user's cache. A download grows in `NAME.part`, goes on from there after it broke
-off, and gets its name only once its checksum is right; a file that has its name is never fetched again.
+off, and gets its name only once its checksum is right; a file that has its name is never fetched again. Whoever
+fetches it holds `NAME.lock`, so that two processes do not write to one part.
 """
 
+import fcntl
 import hashlib
 import io
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,8 +55,26 @@ def fetch(remote: Remote) -> Path:
     """The file, downloaded unless it is there."""
     path = data_folder() / remote.place
     if not path.exists():
-        _download(remote, path)
+        with _in_turn(path):
+            if not path.exists():  # still: whoever had the turn before may have fetched it
+                _download(remote, path)
     return path
+
+
+@contextmanager
+def _in_turn(path: Path) -> Iterator[None]:
+    """Wait while another process fetches this file."""
+    lock = path.with_name(f"{path.name}.lock")
+    try:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        file = lock.open("ab")
+    except OSError as error:
+        raise _unwritable(path, error) from None
+    with file:
+        with suppress(OSError):  # a file system that knows no locks: then it is as if one were alone
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+        lock.unlink(missing_ok=True)  # only now that the file is there: after a failure the next in turn needs the lock
 
 
 def verify(path: Path, content: bytes | None, checksum: str | None) -> None:
@@ -93,10 +113,14 @@ def _download(remote: Remote, path: Path) -> None:
         except ValueError:
             reason = "the checksum of what came is wrong"
         except OSError as error:
-            remedy = "set TACIT_DATA to a folder that has room and that you may write to"
-            raise TacitError(f"{path} can not be written ({error.strerror or 'permission denied'}): {remedy}") from None
+            raise _unwritable(path, error) from None
     remedy = f"try again, or get {remote.urls[0]} yourself and put it there"
     raise TacitError(f"{path} could not be fetched ({reason}): {remedy}")
+
+
+def _unwritable(path: Path, error: OSError) -> TacitError:
+    remedy = "set TACIT_DATA to a folder that has room and that you may write to"
+    return TacitError(f"{path} can not be written ({error.strerror or 'permission denied'}): {remedy}")
 
 
 def _reason(error: Exception) -> str:

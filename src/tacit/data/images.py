@@ -18,6 +18,7 @@ KEPT = 128  # pixels: images that are all alike and no larger keep their size
 SIDE = 64  # pixels, otherwise
 DEPTHS = (8, 10, 12, 14, 16)  # bits of a grey value that cameras and scanners use
 THREADS = min(8, cores())  # Pillow lets others run while it decodes
+_REMEDY = "save such images as grey of 8 or 16 bits"
 _GREY = {"1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "I;16N"}
 _TURNED = 5  # the EXIF orientations from here on swap width and height
 _ORIENTATION = 0x0112
@@ -88,6 +89,7 @@ def stack(names: Sequence[str], opener: Opener, size: Size, *, grey: bool, bits:
 
     def put(row: int) -> bool:
         with opener(names[row]) as file, Image.open(file) as image:
+            _refuse_fractions(image, names[row])
             out[row] = _pixels(image, size, grey=grey, bits=bits)
         return True
 
@@ -111,8 +113,26 @@ def _survey(name: str, opener: Opener) -> _Seen:
     """From the head of a file alone, but for images of 16 bits, whose values are read."""
     with opener(name) as file, Image.open(file) as image:
         turned = image.format in _WITH_EXIF and image.getexif().get(_ORIENTATION, 1) >= _TURNED
-        most = int(np.asarray(image).max()) if image.mode.startswith("I") else 0
-        return _Seen(image.size[::-1] if turned else image.size, image.mode in _GREY, most)
+        return _Seen(image.size[::-1] if turned else image.size, image.mode in _GREY, _most(image, name))
+
+
+def _most(image: Image.Image, name: str) -> int:
+    """The largest value of a deep grey image, else 0; values that would be cut off in silence are refused."""
+    _refuse_fractions(image, name)
+    if not image.mode.startswith("I"):
+        return 0
+    values = np.asarray(image)
+    for value in (int(values.min()), int(values.max())):
+        if not 0 <= value < 2 ** DEPTHS[-1]:
+            raise TacitError(f"{name} has the grey value {value}, which 16 bits do not hold: {_REMEDY}")
+    return int(values.max())
+
+
+def _refuse_fractions(image: Image.Image, name: str) -> None:
+    if image.mode == "F":
+        raise TacitError(
+            f"{name} has grey values that are no whole numbers, of which nobody knows the range: {_REMEDY}"
+        )
 
 
 def _pixels(image: Image.Image, size: Size, *, grey: bool, bits: int) -> Pixels:
@@ -127,8 +147,6 @@ def _eight_bits(image: Image.Image, bits: int) -> Image.Image:
     """The image in a mode that Pillow turns into grey or RGB without loss of range."""
     if image.mode in ("P", "PA"):
         return image.convert("RGBA")
-    if image.mode == "F":
-        raise ValueError("pixels that are no whole numbers have no known range")
     if not image.mode.startswith("I"):
         return image
     white = 2**bits - 1

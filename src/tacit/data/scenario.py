@@ -158,9 +158,11 @@ def split(
     for part in owned if scenario.labels == "all" else [stays]:
         shown[part] = y[part] != UNLABELED
     clients = [np.sort(np.concatenate([part, shared])) for part in owned] if len(shared) else owned
-    always = np.concatenate([stays, shared])
-    arrival = arrivals(owned, always, len(y), scenario.steps, scenario.step_rounds, scenario.keep, streams)
-    return Split(clients, shown, server, validation, test, shared, arrival if scenario.steps > 1 else None)
+    arrival = None
+    if scenario.steps > 1:
+        always = np.concatenate([stays, shared])
+        arrival = arrivals(owned, always, len(y), scenario.steps, scenario.step_rounds, scenario.keep, streams)
+    return Split(clients, shown, server, validation, test, shared, arrival)
 
 
 def federation(source: Source, split: Split, scenario: Scenario) -> Federation:

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from tacit.engines.loop import Position
-from tacit.engines.memory import Memories, sync_folder, write_durably
+from tacit.engines.memory import Memories, on_disk, sync_folder, write_durably
 from tacit.engines.wire import Codec, WireError
 from tacit.errors import TacitError
 
@@ -17,10 +17,7 @@ def save(folder: Path, position: Position, codec: Codec, log_bytes: int) -> None
 
     `log_bytes` is the length of the round log at this point; what a killed run wrote after it is cut off at resume.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    position.memories.save()
     name, state = f"state.{position.round}", codec.encode(position.state)
-    write_durably(folder / name, state)
     latest = {
         "round": position.round,
         "state": name,
@@ -28,12 +25,16 @@ def save(folder: Path, position: Position, codec: Codec, log_bytes: int) -> None
         "log_bytes": log_bytes,
         "local_accuracy": position.local_accuracy,
     }
-    write_durably(folder / "latest.json", json.dumps(latest).encode())
-    sync_folder(folder)
-    position.memories.forget_older()
-    for path in folder.glob("state.*"):
-        if path.name != name:
-            path.unlink()
+    with on_disk(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        position.memories.save()
+        write_durably(folder / name, state)
+        write_durably(folder / "latest.json", json.dumps(latest).encode())
+        sync_folder(folder)
+        position.memories.forget_older()
+        for path in folder.glob("state.*"):
+            if path.name != name:
+                path.unlink()
 
 
 def load(folder: Path, codec: Codec, memories: Memories, device: torch.device) -> tuple[Position, int]:

@@ -11,32 +11,33 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from queue import Queue
-from typing import Any
+from typing import Any, TypeVar
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.supercore.inflatable import inflatable_utils
 
-from tacit.engines.inline import struck
 from tacit.engines.local import keep_freed_memory, one_thread
 from tacit.engines.loop import Absent, Arrived, Job, Parcel
 from tacit.engines.memory import Shelf
 from tacit.engines.wire import Codec, Parts, Values
-from tacit.engines.work import Done, evaluate_all, visit
+from tacit.engines.work import Done, evaluate_all, numbers, struck, visit
 from tacit.errors import TacitError
 from tacit.learn import Score
 from tacit.params import Params
 
 RAW = "tacit.raw"  # how an array's bytes are to be read: one value after the other, little end first
-LOOK = 0.1  # seconds between two looks for a part of a message that is still on its way
-GRACE = 5.0  # seconds a reply may be on its way after a client's deadline
-AGAIN = 60.0  # seconds after which a node that refused is asked once more, since it may have been mended
+PART_LOOK = 0.1  # seconds between two looks for a part of a message that is still on its way
+TRANSIT = 5.0  # seconds a reply may be on its way after a client's deadline
+ASK_AGAIN = 60.0  # seconds after which a node that refused or failed is asked once more: it may have been mended
 STRANGE = "sent what can not be read: see that it has the same version of Tacit"
-GONE = {3: "could not be reached", 4: "did not answer in time", 5: "was gone"}  # Flower's codes for a lost message
+UNSENT = "could not be reached"
+GONE = {3: UNSENT, 4: "did not answer in time", 5: "was gone"}  # Flower's codes for a lost message
 
+T = TypeVar("T")
 About = Mapping[str, str]  # what a client is told about the federation in every message, beside its orders
 
 
@@ -117,11 +118,14 @@ class Post:
         """`alive` tells whether whoever carries the messages is still there."""
         self.grid, self._alive = grid, alive
 
-    def ask(self, messages: Mapping[int, Message], timeout: float | None) -> dict[int, Message | None]:
-        """The answer to each message, None where none came in time."""
-        answers: dict[int, Message | None] = dict.fromkeys(messages)
-        ids = self.grid.push_messages(list(messages.values())) if messages else []
-        waiting = {id: key for id, key in zip(ids, messages, strict=True) if id}
+    def ask(self, messages: Mapping[int, Message], timeout: float | None) -> dict[int, Message | str | None]:
+        """The answer to each message; None where none came in time, a reason where it could not be sent."""
+        taken = set(self.grid.push_messages(list(messages.values()))) if messages else set()
+        if messages and not taken:
+            raise TacitError("Flower takes no message of this size: use a smaller network")
+        sent = {key: message.metadata.message_id for key, message in messages.items()}
+        waiting = {id: key for key, id in sent.items() if id in taken}
+        answers: dict[int, Message | str | None] = {key: None if sent[key] in taken else UNSENT for key in messages}
         began = time.monotonic()
         while waiting and (timeout is None or time.monotonic() < began + timeout):
             for answer in self.grid.pull_messages(list(waiting)):
@@ -155,7 +159,7 @@ class FlowerCourier:
                 outcomes[client] = Absent(node)
             else:
                 messages[client] = self._message(round, client, node, parcel, parts)
-        timeout = None if job.deadline is None else job.deadline + GRACE
+        timeout = None if job.deadline is None else job.deadline + TRANSIT
         for client, answer in self._roster.post.ask(messages, timeout).items():
             outcomes[client] = self._outcome(answer, len(apart[id(parcels[client].down)]))
         return {client: outcomes[client] for client in sorted(outcomes)}
@@ -176,7 +180,9 @@ class FlowerCourier:
         )
         return Message(content, node, "train", ttl=self._job.deadline, group_id=str(round))
 
-    def _outcome(self, answer: Message | None, sent: int) -> Arrived | Absent:
+    def _outcome(self, answer: Message | str | None, sent: int) -> Arrived | Absent:
+        if isinstance(answer, str):
+            return Absent(answer)
         if answer is None:
             return Absent(f"took longer than {self._job.deadline} s", bytes_down=sent)
         if answer.has_error():
@@ -188,13 +194,13 @@ class FlowerCourier:
 
     def _opened(self, content: RecordDict, sent: int) -> Arrived | Absent:
         reply: Any = content["reply"]
-        if reply["failed"]:
-            return Absent(reply["failed"], reply["detail"], sent)
+        if failed := _typed(reply["failed"], str):
+            return Absent(failed, _typed(reply["detail"], str), sent)
         parts = _parts(content, "up") if reply["sends"] else None
         up = None if parts is None else self._job.codec.put_together(parts, self._job.device)
         metrics: Any = content["metrics"]
-        memory = reply["memory"] if reply["remembers"] else None
-        return Arrived(up, memory, dict(metrics), sent, len(parts) if parts else 0)
+        memory = _typed(reply["memory"], bytes) if reply["remembers"] else None
+        return Arrived(up, memory, numbers(metrics), sent, len(parts) if parts else 0)
 
 
 def _lost(answer: Message) -> str:
@@ -202,8 +208,20 @@ def _lost(answer: Message) -> str:
     return GONE.get(answer.error.code, f"failed: {reason or f'Flower reports error {answer.error.code}'}")
 
 
+def _place(said: Mapping[str, Any]) -> Place:
+    kinds: dict[str, Any] = {item.name: item.type for item in fields(Place)}
+    return Place(**{name: _typed(value, kinds[name]) for name, value in said.items()})
+
+
+def _typed(value: object, kind: type[T]) -> T:
+    """A value that somebody else chose, once it is known to be of this kind."""
+    if not isinstance(value, kind):
+        raise TypeError(f"a {type(value).__name__} where a {kind.__name__} is expected")
+    return value
+
+
 class Roster:
-    """Which node is which client: nodes are asked when they are first seen, and again if they refused."""
+    """Which node is which client: nodes are asked when they are first seen, and later if they refused or failed."""
 
     def __init__(
         self,
@@ -221,7 +239,8 @@ class Roster:
         self.post, self.about, self._clients, self._patience = post, about, clients, patience
         self._owners = owners
         self._seen: dict[int, Place] = {}  # by node
-        self._refused: dict[int, float] = {}  # nodes that refused, and when
+        self._unsettled: dict[int, float] = {}  # nodes that refused or could not say who they are, and when
+        self._silent: dict[int, int] = {}  # how often each was waited for in vain
         self.failures: dict[int, str] = {}  # nodes that could not say who they are, and why
 
     def expect(self, clients: Mapping[str, int]) -> None:
@@ -240,30 +259,50 @@ class Roster:
     def places(self) -> dict[int, Place]:
         """What every node that is there says of itself."""
         there = set(self.post.grid.get_node_ids())
+        self._forget_all_but(there)
         record = RecordDict({"about": ConfigRecord({**self.about})})
-        again = {node for node, when in self._refused.items() if time.monotonic() >= when + AGAIN}
-        new = sorted(there - self._seen.keys() | there & again)
-        strangers = {node: Message(record, node, "query", ttl=self._patience) for node in new}
+        due = sorted(node for node in there if self._is_due(node))
+        strangers = {node: Message(record, node, "query", ttl=self._patience) for node in due}
         for node, answer in self.post.ask(strangers, self._patience).items():
             self._note(node, answer)
-        return {node: place for node, place in self._seen.items() if node in there}
+        return dict(self._seen)
 
-    def _note(self, node: int, answer: Message | None) -> None:
+    def _forget_all_but(self, there: set[int]) -> None:
+        """Nodes that are gone have nothing against them any more, and introduce themselves anew when they come back."""
+        known: tuple[dict[int, Any], ...] = (self._seen, self._unsettled, self._silent, self.failures)
+        for book in known:
+            for node in book.keys() - there:
+                del book[node]
+
+    def _is_due(self, node: int) -> bool:
+        """Whether to ask a node who it is; everybody waits for one that is silent, so that is done ever more seldom."""
+        if node not in self._unsettled:
+            return node not in self._seen
+        return time.monotonic() >= self._unsettled[node] + ASK_AGAIN * max(1, self._silent.get(node, 0))
+
+    def _note(self, node: int, answer: Message | str | None) -> None:
         """Keep what a node says of itself, or why nothing is known."""
-        if answer is None or answer.has_error():
-            self.failures[node] = "did not answer in time" if answer is None else _lost(answer)
-            return
+        self._unsettled[node] = time.monotonic()
+        if answer is None:
+            self._silent[node] = self._silent.get(node, 0) + 1
+            self.failures[node] = "did not answer in time"
+        elif isinstance(answer, str) or answer.has_error():
+            self.failures[node] = answer if isinstance(answer, str) else _lost(answer)
+        else:
+            self._settle(node, answer.content)
+
+    def _settle(self, node: int, content: RecordDict) -> None:
         try:
-            said: Any = answer.content["place"]
-            place = self._vouched(node, Place(**said))
+            said: Any = content["place"]
+            place = self._vouched(node, _place(said))
         except (KeyError, TypeError):
             self.failures[node] = STRANGE
             return
         self._seen[node] = place
         self.failures.pop(node, None)
-        self._refused.pop(node, None)
-        if place.refusal:
-            self._refused[node] = time.monotonic()
+        self._silent.pop(node, None)
+        if not place.refusal:
+            del self._unsettled[node]
 
     def _vouched(self, node: int, place: Place) -> Place:
         owner = place.name if self._owners is None else self._owners.get(node)
@@ -281,7 +320,7 @@ def look_often() -> None:
     """
     for name in ("pull_objects", "pull_and_inflate_object_from_tree"):
         defaults = getattr(inflatable_utils, name).__kwdefaults__
-        defaults |= {"initial_backoff": LOOK, "backoff_cap": LOOK, "max_tries_per_object": None}
+        defaults |= {"initial_backoff": PART_LOOK, "backoff_cap": PART_LOOK, "max_tries_per_object": None}
 
 
 def server_app(main: Callable[[Post, Mapping[str, Any]], None]) -> ServerApp:

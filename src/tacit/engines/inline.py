@@ -4,7 +4,7 @@ import traceback
 from collections.abc import Mapping
 
 from tacit.engines.loop import Absent, Arrived, Job, Parcel
-from tacit.engines.work import evaluate_all, visit
+from tacit.engines.work import evaluate_all, struck, visit
 from tacit.learn import Score
 from tacit.params import Params
 
@@ -40,12 +40,3 @@ class InlineCourier:
             return Absent(f"failed: {type(error).__name__}: {error}", traceback.format_exc(), len(sent))
         up = codec.decode(returned, job.device) if self._strict and done.up is not None else done.up
         return Arrived(up, done.memory, done.metrics, len(sent), len(returned))
-
-
-def struck(job: Job, round: int, client: int, sent: int) -> Absent | None:
-    """How a client is missing where a fault is injected that no process of ours can suffer."""
-    if all(job.faults.strikes("crash", job.streams, round, client, attempt) for attempt in (0, 1)):
-        return Absent("its worker died twice", bytes_down=sent)
-    if job.faults.strikes("slow", job.streams, round, client):
-        return Absent(f"took longer than {job.deadline} s", bytes_down=sent)
-    return None

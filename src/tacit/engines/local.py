@@ -2,7 +2,7 @@
 
 Workers are forked where that is safe, so they inherit method, network and data without copying them; elsewhere they
 are spawned and the data is moved to shared memory first. Main process and workers exchange frames of bytes over
-pipes; a worker has one task at a time.
+pipes; a worker has one task at a time, and says once when it is set up, which is when the first one's time begins.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ from typing import IO, Any, Literal
 import torch
 
 from tacit.engines.loop import Absent, Arrived, Job, MethodFailedError, Parcel
-from tacit.engines.work import parts, score_part, visit
+from tacit.engines.work import part_count, score_part, visit
 from tacit.errors import TacitError
 from tacit.learn import Score
 from tacit.machine import cores
@@ -83,7 +83,7 @@ class LocalCourier:
 
     def evaluate(self, model: Params) -> Score:
         """The model's score on the whole test set, the parts dealt to the workers and added up in order."""
-        count, encoded = parts(self._job), self._job.codec.encode(model)
+        count, encoded = part_count(self._job), self._job.codec.encode(model)
         workers = len(self._pool)
         tasks = {w: Task({"parts": list(range(w, count, workers))}, (encoded,)) for w in range(min(workers, count))}
         scores: dict[int, Score] = {}
@@ -144,10 +144,11 @@ class LocalCourier:
         return results
 
     def _ready(self, busy: Mapping[Connection, "_Errand"]) -> list["_Errand"]:
-        """Errands that answered, died or ran out of time; waits until there is one."""
+        """Errands that answered, died or ran out of time; waits until there is news, which may be of none of these."""
         limits = [errand.until for errand in busy.values() if errand.until is not None]
         timeout = max(0.0, min(limits) - time.monotonic()) if limits else None
-        answered = [busy[connection] for connection in wait(list(busy), timeout)]  # type: ignore[index]
+        heard = [busy[connection] for connection in wait(list(busy), timeout)]  # type: ignore[index]
+        answered = [errand for errand in heard if errand.answers()]
         now = time.monotonic()
         late = [errand for errand in busy.values() if errand.until is not None and errand.until <= now]
         return answered or late
@@ -172,10 +173,11 @@ class LocalCourier:
         return _Worker(process, ours)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Worker:
     process: Any
     connection: Connection
+    ready: bool = False  # it has said that it is set up
 
 
 class _Errand:
@@ -183,13 +185,32 @@ class _Errand:
 
     def __init__(self, worker: _Worker, key: int, attempt: int, task: Task) -> None:
         self.worker, self.key, self.attempt, self._task = worker, key, attempt, task
-        self.until = None if task.deadline is None else time.monotonic() + task.deadline
+        self.until: float | None = None  # when it is late, once its time runs
 
     def begin(self) -> None:
+        if self.worker.ready:
+            self._start_clock()
         request = self._task.request | {"attempt": self.attempt, "attached": len(self._task.attached)}
         with suppress(OSError):  # a worker that is dead already shows when it is asked for its answer
             for frame in (json.dumps(request).encode(), *self._task.attached):
                 self.worker.connection.send_bytes(frame)
+
+    def answers(self) -> bool:
+        """Whether what comes from the worker is its answer or its end, and not only that it is set up."""
+        if self.worker.ready:
+            return True
+        try:
+            self.worker.connection.recv_bytes()
+        except (EOFError, OSError):
+            return True
+        self.worker.ready = True
+        self._start_clock()
+        return False
+
+    def _start_clock(self) -> None:
+        """A client has its whole time, however long its worker took to start: one that replaced another takes long."""
+        if self._task.deadline is not None:
+            self.until = time.monotonic() + self._task.deadline
 
     def finish(self) -> Frames | Absent | None:
         """The answer; None where the worker died; a worker that is late is killed."""
@@ -215,7 +236,10 @@ def _serve(job: Job, connection: Connection, inherited: Sequence[Connection | IO
     torch.set_num_threads(1)
     repeatable(job.device)
     keep_freed_memory()
+    with suppress(RuntimeError):  # what is wrong with a device, the first client says
+        torch.zeros((), device=job.device)  # a GPU takes seconds until it can be used
     with suppress(EOFError, OSError):
+        connection.send_bytes(b"ready")
         while True:
             request = json.loads(connection.recv_bytes())
             attached = [connection.recv_bytes() for _ in range(request["attached"])]

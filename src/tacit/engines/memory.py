@@ -6,10 +6,15 @@ earlier round stays whole until the next one is in place.
 
 import os
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from tacit.errors import TacitError
+
+
+class DiskError(TacitError):
+    """A file that can not be written: the disk is full, or no longer there."""
 
 
 class Memories:
@@ -76,7 +81,8 @@ class Memories:
         return self._folder / f"{client}.{self._version[client]}"
 
     def _write(self, client: int) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
+        with on_disk(self._folder):
+            self._folder.mkdir(parents=True, exist_ok=True)
         if client in self._on_disk:
             self._superseded.append(self._folder / f"{client}.{self._on_disk[client]}")
         write_durably(self._path(client), self._ram[client])
@@ -104,27 +110,46 @@ class Shelf:
                 f"the memory of round {number + 1} is not in {self._folder}: put it back, or start a new run"
             )
         for other in self._folder.iterdir():
-            if other.name.isdecimal() and int(other.name) < number:
-                other.unlink()
+            round = other.name.partition(".")[0]  # also of what a visit that was killed left half written
+            if round.isdecimal() and int(round) < number:
+                other.unlink(missing_ok=True)  # another visit, which took too long, may do the same
         return path.read_bytes()
 
     def put(self, round: int, memory: bytes) -> bytes:
         """Write a round's memory; the version to call it by."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._folder.chmod(0o700)
-        write_durably(self._folder / str(round), memory, mode=0o600)
+        # Two visits of a round may be at it, when the server asked again for what it believed lost.
+        write_durably(self._folder / str(round), memory, mode=0o600, writer=f".{os.getpid()}")
         sync_folder(self._folder)
         return str(round).encode()
 
 
-def write_durably(path: Path, data: bytes, mode: int = 0o666) -> None:
-    """Write, sync, rename: afterwards the file is either all there or as it was."""
-    partial = path.with_name(path.name + ".partial")
-    with open(partial, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.rename(path)
+def write_durably(path: Path, data: bytes, mode: int = 0o666, writer: str = "") -> None:
+    """Write, sync, rename: afterwards the file is either all there or as it was.
+
+    Where several processes may write the same file at once, `writer` tells them apart.
+    """
+    partial = path.with_name(f"{path.name}{writer}.partial")
+    with on_disk(path):
+        try:
+            with open(partial, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.rename(path)
+        except OSError:
+            partial.unlink(missing_ok=True)
+            raise
+
+
+@contextmanager
+def on_disk(path: Path) -> Iterator[None]:
+    """What the system has against writing there, in one sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise DiskError(f"{path} can not be written ({error.strerror or error}): make room, then resume") from error
 
 
 def sync_folder(folder: Path) -> None:

@@ -1,8 +1,9 @@
 """Messages as bytes and back, without pickle: frozen dataclasses of tensors, arrays, scalars, strings, containers.
 
 A message has parts: JSON that describes its tree, and the raw values of its tensors, named by their place in it.
-Encoded, these follow each other after a four-byte length. Decoding builds only the dataclasses the codec was given,
-so a stranger's bytes can choose among a method's own messages and nothing else.
+Encoded, these follow each other after a four-byte length. Decoding builds only the dataclasses the codec was given:
+a stranger's bytes can choose among those that the method's module knows, its messages and what it imports, and the
+values of their fields; no other code is run.
 """
 
 import json
@@ -115,10 +116,10 @@ class Codec:
             return ["n", *_put(_from_numpy(value), at, values)]
         if isinstance(value, Sparse):
             return ["s", *_put_sparse(value, at, values)]
-        if isinstance(value, Mapping):
+        if type(value) is dict:
             items = value.items()
             return ["d", [[self._pack(k, f"{at}key", values), self._pack(v, f"{at}/{k}", values)] for k, v in items]]
-        if isinstance(value, (tuple, list)):
+        if type(value) is tuple or type(value) is list:  # exactly: a NamedTuple would arrive as something else
             packed = [self._pack(item, f"{at}/{place}", values) for place, item in enumerate(value)]
             return ["l" if isinstance(value, list) else "u", packed]
         if self.types.get(type(value).__name__) is type(value):
@@ -126,8 +127,8 @@ class Codec:
             packed_fields = {name: self._pack(getattr(value, name), f"{at}/{name}", values) for name in names}
             return ["c", type(value).__name__, packed_fields]
         raise WireError(
-            f"a {type(value).__name__} can not travel: use tensors, numbers, strings, containers of these, "
-            "or dataclasses of the method's own module"
+            f"a {type(value).__name__} can not travel: use tensors, numbers, strings, plain lists, tuples and dicts of "
+            "these, or dataclasses of the method's own module"
         )
 
     def _unpack(self, node: Any, reader: "_Reader") -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from tacit.engines.loop import Job
+from tacit.engines.loop import Absent, Job
 from tacit.learn import EVALUATION_BATCH, Score, evaluate
 from tacit.method import Guesses, Reply
 from tacit.params import Params
@@ -28,7 +28,7 @@ def visit(job: Job, round: int, client: int, memory: bytes | None, down: object,
     reply: object = job.method.client_update(job.client(round, client), remembered, down)
     if not isinstance(reply, Reply):
         raise TypeError(f"client_update must return a Reply, not {type(reply).__name__}")
-    metrics = {name: float(value) for name, value in reply.metrics.items()}
+    metrics = numbers(reply.metrics)
     if reply.guesses is not None:
         metrics |= diagnose(reply.guesses, job.federation.true_labels(client, round))
     if evaluate_model and reply.model is not None and len(job.federation.test):
@@ -39,6 +39,23 @@ def visit(job: Job, round: int, client: int, memory: bytes | None, down: object,
         up = poison(up)
     forgets = reply.memory is None and memory is None
     return Done(up, None if forgets else job.codec.encode(reply.memory), metrics)
+
+
+def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """What a client logged, as numbers by name; a loss may be NaN, but steps are counted."""
+    found = {name: float(value) for name, value in metrics.items()}
+    if not math.isfinite(found.get("steps", 0.0)):
+        raise ValueError(f"steps = {found['steps']} is no number of steps")
+    return found
+
+
+def struck(job: Job, round: int, client: int, sent: int) -> Absent | None:
+    """How a client is missing where a fault is injected that no process of ours can suffer."""
+    if all(job.faults.strikes("crash", job.streams, round, client, attempt) for attempt in (0, 1)):
+        return Absent("its worker died twice", bytes_down=sent)
+    if job.faults.strikes("slow", job.streams, round, client):
+        return Absent(f"took longer than {job.deadline} s", bytes_down=sent)
+    return None
 
 
 def diagnose(guesses: Guesses, truth: Tensor | None) -> dict[str, float]:
@@ -57,14 +74,14 @@ def diagnose(guesses: Guesses, truth: Tensor | None) -> dict[str, float]:
     return numbers
 
 
-def parts(job: Job) -> int:
+def part_count(job: Job) -> int:
     """Into how many parts the test set is cut for evaluation; never depends on the number of workers."""
     return math.ceil(len(job.federation.test) / EVALUATION_BATCH)
 
 
 def evaluate_all(job: Job, model: Params) -> Score:
     """The model's score on the whole test set."""
-    return sum((score_part(job, model, part) for part in range(parts(job))), Score())
+    return sum((score_part(job, model, part) for part in range(part_count(job))), Score())
 
 
 def score_part(job: Job, model: Params, part: int) -> Score:

@@ -208,7 +208,14 @@ class _Descent:
             name: torch.cat([getattr(guess, name).cpu() for guess in self._guesses])
             for name in ("index", "label", "kept")
         }
+        if any(guess.excluded is not None for guess in self._guesses):
+            joined["excluded"] = torch.cat([_excluded(guess).cpu() for guess in self._guesses])
         return Guesses(**joined)
+
+
+def _excluded(guess: Guesses) -> Tensor:
+    """The complementary labels of a batch, which need not have any."""
+    return torch.full_like(guess.label, -1) if guess.excluded is None else guess.excluded
 
 
 def learning_rate(train: Training, round: int, rounds: int) -> float:
@@ -225,6 +232,6 @@ def learning_rate(train: Training, round: int, rounds: int) -> float:
         waves, _, least = argument.partition(":")
         if kind == "cosine" and 0 <= float(least or 0) <= 1:
             return train.lr * max(float(least or 0), cos(float(Fraction(waves or "1/2")) * pi * elapsed / span))
-    except (ValueError, ZeroDivisionError):
+    except (ValueError, ZeroDivisionError, OverflowError):
         pass
     raise TacitError(f"unknown schedule '{train.schedule}': choose constant, cosine, cosine:7/16 or decay:0.995")

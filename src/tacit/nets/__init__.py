@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from functools import partial
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from tacit import own
 from tacit.errors import TacitError, unknown
@@ -12,6 +13,7 @@ from tacit.nets.net import Net
 from tacit.nets.plain import AlexNet, Cnn, EmnistCnn, FedMixVgg, FedSiamCnn, LeNet, Linear, MoonCnn
 from tacit.nets.residual import MoonResNet50, ResNet9, ResNet18, WideResNet
 from tacit.nets.text import Lstm
+from tacit.random import seeded
 
 __all__ = ["NETS", "Cnn", "LeNet", "Linear", "Net", "Norm", "build", "find"]
 
@@ -56,11 +58,30 @@ def build(name: str, shape: tuple[int, ...], classes: int, norm: Norm | None = N
     elif (norm, width) != (None, 1.0):
         raise TacitError(f"net.norm and net.width are not for networks of your own: leave them out with {name}")
     try:
-        return Net(partial(factory, shape, classes))
+        net = Net(partial(factory, shape, classes))
+        if name not in NETS:
+            _try(name, net, shape, classes)
+        return net
+    except TacitError:
+        raise
     except Exception as error:
         if name in NETS and not isinstance(error, (RuntimeError, ValueError, ZeroDivisionError)):
             raise  # a mistake of ours; a user's own callable may do whatever it does
         raise TacitError(f"the network '{name}' can not take inputs of shape {shape}: {error}") from error
+
+
+def _try(name: str, net: Net, shape: tuple[int, ...], classes: int) -> None:
+    """Refuse a network of the user's own that fails on its inputs, or gives anything but a logit for each class."""
+    kind = torch.float32 if len(shape) == 3 else torch.int64  # images, or the characters of a text
+    nothing = torch.zeros(1, *shape, dtype=kind)
+    with torch.no_grad(), seeded(torch.Generator().manual_seed(0), torch.device("cpu")):
+        logits: object = net.apply(net.init(torch.Generator().manual_seed(0)), nothing)
+    if not isinstance(logits, Tensor) or logits.shape != (1, classes):
+        found = tuple(logits.shape) if isinstance(logits, Tensor) else f"a {type(logits).__name__}"
+        raise TacitError(
+            f"the network '{name}' gives {found} for one input of shape {shape}: have it give a tensor of shape "
+            f"{(1, classes)}, a logit for each class"
+        )
 
 
 def _refuse(name: str, shape: tuple[int, ...], norm: Norm | None) -> None:

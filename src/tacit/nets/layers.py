@@ -57,6 +57,11 @@ def area(shape: tuple[int, ...], *lost: int) -> int:
     return height * width
 
 
+def refuse_too_small(shape: tuple[int, ...], halvings: int) -> None:
+    """For networks that take images of any size, as long as something is left after so many poolings."""
+    area(shape, *[0] * halvings)
+
+
 def keep_scale(module: nn.Module) -> None:
     """Start as FedMatch's release does: truncated normal weights of variance 1 / fan-in.
 

@@ -87,7 +87,12 @@ class Net:
         """An ordinary torch module with these weights, in evaluation mode."""
         with seeded(torch.Generator(), torch.device("cpu")):
             module = self._build().eval()
-        module.load_state_dict(module.state_dict() | params)
+        held = _tensors(module)  # a state_dict lacks buffers that are not persistent
+        if {name: value.shape for name, value in held.items()} != {name: value.shape for name, value in params.items()}:
+            raise ValueError("these weights are of another network")
+        with torch.no_grad():
+            for name, value in held.items():
+                value.copy_(params[name])
         return module
 
     def _skeleton(self, train: bool, device: torch.device) -> nn.Module:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, adaptive_max_pool2d
 
-from tacit.nets.layers import Classifier, Norm, area, keep_scale, normalise, scaled
+from tacit.nets.layers import Classifier, Norm, keep_scale, normalise, refuse_too_small, scaled
 
 
 class ResNet9(Classifier):
@@ -13,7 +13,7 @@ class ResNet9(Classifier):
     def __init__(self, shape: tuple[int, ...], classes: int, norm: Norm, width: float) -> None:
         """Eight 3×3 convolutions, four of them in two residual pairs, and one dense layer."""
         super().__init__()
-        area(shape, 0, 0, 0)
+        refuse_too_small(shape, halvings=3)
         a, b, c, d = scaled(width, 64, 128, 256, 512)
         pool = nn.MaxPool2d(2)
         self.stem = nn.Sequential(_unit(shape[0], a, norm), _unit(a, b, norm), pool)
