@@ -1,5 +1,6 @@
 """The command line: what it prints, where, and that every mistake is one line and exit code 2."""
 
+import errno
 import html
 import json
 import os
@@ -667,14 +668,26 @@ def test_ctrl_c_ends_with_130_and_says_how_to_go_on(shell: Shell, monkeypatch: p
     assert len(tacit.resume(shell.folder / "mine").history) == 2
 
 
-def test_what_the_system_refuses_is_one_sentence(shell: Shell) -> None:
-    """Whatever the file, and wherever it is opened: here, a folder in place of one."""
+def test_what_the_system_refuses_is_one_sentence(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the file, and wherever it is opened."""
+
+    def refused(*_: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "/some/file")
+
+    monkeypatch.setattr(catalog, "listing", refused)
+    said = shell("ls")
+    assert (said.code, said.err) == (2, "tacit: can not use /some/file: Permission denied; mend that, then try again\n")
+
+
+def test_a_folder_in_place_of_the_log_is_one_sentence(shell: Shell) -> None:
     shell.run("--quiet", "--out", "mine")
     (shell.folder / "mine/rounds.jsonl").rename(shell.folder / "mine/rounds")
     (shell.folder / "mine/rounds.jsonl").mkdir()
     said = shell("resume", "mine", "--quiet")
     assert said.code == 2
-    assert said.err == "tacit: can not use mine/rounds.jsonl: Is a directory; mend that, then try again\n"
+    assert said.err == (
+        "tacit: mine/rounds.jsonl can not be written (Is a directory): mend that, then resume with `tacit resume mine`\n"
+    )
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full, a disk that is always full")

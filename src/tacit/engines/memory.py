@@ -4,6 +4,7 @@ Files are named `<client>.<round>`: a memory written at round r never replaces a
 earlier round stays whole until the next one is in place.
 """
 
+import errno
 import os
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
@@ -11,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tacit.errors import TacitError
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk, a quota, a file that may not grow
 
 
 class DiskError(TacitError):
@@ -149,7 +152,8 @@ def on_disk(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise DiskError(f"{path} can not be written ({error.strerror or error}): make room, then resume") from error
+        remedy = "make room" if error.errno in FULL else "mend that"
+        raise DiskError(f"{path} can not be written ({error.strerror or error}): {remedy}, then resume") from error
 
 
 def sync_folder(folder: Path) -> None:
