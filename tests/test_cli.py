@@ -685,9 +685,8 @@ def test_a_folder_in_place_of_the_log_is_one_sentence(shell: Shell) -> None:
     (shell.folder / "mine/rounds.jsonl").mkdir()
     said = shell("resume", "mine", "--quiet")
     assert said.code == 2
-    assert said.err == (
-        "tacit: mine/rounds.jsonl can not be written (Is a directory): mend that, then resume with `tacit resume mine`\n"
-    )
+    sentence = "mine/rounds.jsonl can not be written (Is a directory): mend that, then resume with `tacit resume mine`"
+    assert said.err == f"tacit: {sentence}\n"
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full, a disk that is always full")

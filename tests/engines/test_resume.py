@@ -236,9 +236,7 @@ def test_a_full_disk_is_one_sentence_and_costs_the_rounds_since_the_last_checkpo
     rounds = Experiment.create(configs.from_options(settings), tmp_path / "full").rounds()
     next(rounds)
     monkeypatch.setattr(os, "fsync", fsync)
-    sentence = (
-        rf"/{full} can not be written \(No space left on device\): make room, then resume with `tacit resume .*/full`$"
-    )
+    sentence = rf"/{full} can not be written \(No space left on device\): make room, then resume with `tacit resume "
     with pytest.raises(TacitError, match=sentence):
         list(rounds)
     assert tried == [full]
