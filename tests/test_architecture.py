@@ -52,6 +52,7 @@ MAY_IMPORT = {
     "look": "config data display errors folders prepare random report",
     "bench": "bench catalog compare config data engines.checkpoint errors experiment folders machine nets report",
     "typed": "errors",
+    "ending": "errors",
     "manual": "catalog objectives",
     "bench_cli": ANYTHING,
     "hub_cli": ANYTHING,
