@@ -203,6 +203,11 @@ def test_sites_are_fixed_with_the_run(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "sites.json").read_text())["names"] == ["a", "b"]
 
 
+def play(made: HubFolder, run: Path, post: Post) -> None:
+    """As Flower's ServerApp does it."""
+    hub.main(post, {"hub": str(made.folder), "run": str(run), "config": ""})
+
+
 def hub_and_sites(folder: Path, labels: dict[str, list[int]], **options: Any) -> tuple[HubFolder, Path, Post]:
     """A hub with a run, and a site in this process for each list of labels."""
     made = HubFolder.create(folder / "hub", Hub(insecure=True, join_seconds=0.05))
@@ -227,7 +232,8 @@ def hub_and_sites(folder: Path, labels: dict[str, list[int]], **options: Any) ->
 def test_a_run_without_a_label_at_any_site_is_refused(method: str, reason: str, tmp_path: Path) -> None:
     made, run, post = hub_and_sites(tmp_path, {"a": [-1, -1], "b": [-1, -1, -1]}, method=method)
     with pytest.raises(TacitError, match=reason):
-        hub.play(made, run, post)
+        play(made, run, post)
+    assert re.search(reason, (run / "error.txt").read_text())
     assert not (run / "rounds.jsonl").exists()
     assert hub.Sites.read(run) is None
 
@@ -244,12 +250,34 @@ def test_labels_at_one_site_are_enough_and_the_data_is_loaded_once(
 
     real = sources.load
     monkeypatch.setattr(sources, "load", load)
-    hub.play(made, run, post)
+    play(made, run, post)
     assert len((run / "rounds.jsonl").read_text().splitlines()) == 1
     assert loaded == [str(tmp_path / "hub.npz")]
     sites = hub.Sites.read(run)
     assert sites
     assert sites.numbers == {"a": 0, "b": 1}
+
+
+def test_a_run_that_waits_for_its_sites_has_one_player(tmp_path: Path) -> None:
+    made, run, post = hub_and_sites(tmp_path, {"a": [0, 1, 2], "b": [0, 1]}, method="fedavg+supervised")
+    grid: Any = post.grid
+    nodes, looks = grid.get_node_ids, []
+
+    def look() -> Iterable[int]:
+        if not looks:
+            (run / "error.txt").write_text("of the first")
+            looks.append(control.stand(run).playing)
+            with pytest.raises(TacitError, match="another process is running"):
+                play(made, run, post)
+            assert (run / "error.txt").read_text() == "of the first"
+        found: Iterable[int] = nodes()
+        return found
+
+    grid.get_node_ids = look
+    play(made, run, post)
+    assert looks == [True]
+    assert not control.stand(run).playing
+    assert control.stand(run).done == 1
 
 
 def test_labels_are_not_judged_while_a_site_may_still_bring_some(tmp_path: Path) -> None:

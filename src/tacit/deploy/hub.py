@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from uuid import uuid4
 
 from tacit import config as configs
@@ -23,7 +23,7 @@ from tacit.engines.flower import FlowerCourier, Post, Roster
 from tacit.engines.memory import write_durably
 from tacit.errors import TacitError
 from tacit.experiment import Experiment
-from tacit.folders import fresh
+from tacit.folders import fresh, locked
 from tacit.prepare import build_data, refuse_missing_labels
 
 LOOK = 1.0  # seconds between two looks at who has joined
@@ -82,16 +82,17 @@ def main(post: Post, settings: Mapping[str, Any]) -> None:
         if not settings["config"]:
             raise TacitError('there is no run to play: give --run-config \'config="FILE.toml"\', or run="FOLDER"')
         run = prepare(folder, Path(str(settings["config"])), {}, run)
-    (run / "error.txt").unlink(missing_ok=True)
-    try:
-        play(folder, run, post)
-    except TacitError as error:
-        write_durably(run / "error.txt", str(error).encode())
-        raise
+    with locked(run) as lock:  # from the first look at it: a second player would give the run other sites and ids
+        (run / "error.txt").unlink(missing_ok=True)
+        try:
+            play(folder, run, post, lock)
+        except TacitError as error:
+            write_durably(run / "error.txt", str(error).encode())
+            raise
 
 
-def play(folder: HubFolder, run: Path, post: Post) -> None:
-    """Wait for the sites, then play the rounds that are left."""
+def play(folder: HubFolder, run: Path, post: Post, lock: IO[bytes]) -> None:
+    """Wait for the sites, then play the rounds that are left of a run that the caller has locked."""
     say = _journal(run)
     experiment = Experiment.reopen(run)
     known = Sites.read(run)
@@ -105,7 +106,7 @@ def play(folder: HubFolder, run: Path, post: Post) -> None:
         sites.write(run)
     roster.expect(sites.numbers)
     total = experiment.traffic()
-    for record in experiment.rounds(FlowerCourier(experiment.job, roster)):
+    for record in experiment.rounds(FlowerCourier(experiment.job, roster), lock):
         total += record.bytes_up + record.bytes_down
         for client, reason in record.skipped.items():
             say(f"round {record.round + 1}: without {names[client]} ({reason})")
