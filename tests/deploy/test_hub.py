@@ -1,5 +1,6 @@
 """A hub without its processes: certificates, keys, who is waited for, and mistakes in one sentence."""
 
+import fcntl
 import json
 import os
 import re
@@ -288,6 +289,13 @@ def test_labels_are_not_judged_while_a_site_may_still_bring_some(tmp_path: Path)
         hub.refuse_without_labels(experiment, ["a"], here)
 
 
+def test_what_flower_refuses_is_quoted(folder: HubFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = json.dumps({"success": False, "error-message": "Using SuperLink: hub\nit rains\n"})
+    monkeypatch.setattr(programs, "call", lambda *_: said)
+    with pytest.raises(TacitError, match="Flower refuses: Using SuperLink: hub it rains; mend that and try again"):
+        control.connected(folder)
+
+
 @pytest.mark.parametrize("said", ["", "no such command", "{half"])
 def test_an_answer_of_flower_that_is_not_understood_is_one_sentence(
     said: str, folder: HubFolder, monkeypatch: pytest.MonkeyPatch
@@ -396,13 +404,80 @@ def test_a_key_that_was_replaced_or_removed_is_no_longer_let_in(
     assert list(folder.nodes().values()) == ["north"]
 
 
+def refuse_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have Flower's program say that it knows every key already."""
+
+    said = {"success": False, "error-message": "Using SuperLink: hub\n[code: 313] Public key already in use."}
+    monkeypatch.setattr(programs, "call", lambda *_: json.dumps(said))
+
+
+def test_keys_are_registered_by_one_process_at_a_time(
+    folder: HubFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("north", "south"):
+        control.add(folder, name, public_key(name, tmp_path))
+    keys = {name: path.read_text() for name, path in folder.keys.items()}
+    calls: list[str] = []
+
+    def call(name: str, arguments: list[str], home: Path) -> str:
+        with (folder.home / "nodes.lock").open() as other, pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        calls.append(Path(arguments[2]).stem)
+        return '{"node-id": 2}'
+
+    def lock(file: Any, how: int) -> None:
+        if how == fcntl.LOCK_EX:  # another who came first is ready now
+            folder.accept({1: ("north", keys["north"])})
+        flock(file, how)
+
+    flock = fcntl.flock
+    monkeypatch.setattr(programs, "call", call)
+    monkeypatch.setattr(fcntl, "flock", lock)
+    control.reconcile(folder)
+    assert calls == ["south"]
+    assert folder.nodes() == {1: "north", 2: "south"}
+
+
+def test_a_registration_that_was_not_noted_is_found_again(
+    folder: HubFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hub was killed after Flower had let the site in and before it could write that down."""
+    refuse_twice(monkeypatch)
+    monkeypatch.setattr(control, "registered", lambda folder, key: {"north": 7}[key.stem])
+    control.add(folder, "north", public_key("north", tmp_path))
+    control.reconcile(folder)
+    assert folder.nodes() == {7: "north"}
+
+
+def test_a_node_is_found_by_its_key_and_only_while_it_is_let_in(
+    folder: HubFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from flwr.cli.supernode.register import try_load_public_key
+    from flwr.proto.control_pb2 import ListNodesResponse
+    from flwr.proto.node_pb2 import NodeInfo
+    from flwr.supercore.control import ControlHttpClient
+
+    states = {"north": "unregistered", "south": "registered", "east": "online"}
+    keys = {name: public_key(name, tmp_path) for name in (*states, "west")}
+    nodes = [
+        NodeInfo(node_id=number, status=state, public_key=try_load_public_key(keys[name]))
+        for number, (name, state) in enumerate(states.items())
+    ]
+    monkeypatch.setattr(ControlHttpClient, "ListNodes", lambda *_: ListNodesResponse(nodes_info=nodes))
+    found = {name: control.registered(folder, key) for name, key in keys.items()}
+    assert found == {"north": None, "south": 1, "east": 2, "west": None}
+
+
+def test_a_flower_that_does_not_answer_is_one_sentence(folder: HubFolder, tmp_path: Path) -> None:
+    with pytest.raises(TacitError, match="Flower does not list its nodes .*: see whether the hub still runs"):
+        control.registered(folder, public_key("north", tmp_path))
+
+
 def test_a_key_that_flower_has_known_before_is_named_with_the_remedy(
     folder: HubFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def call(name: str, arguments: list[str], home: Path) -> str:
-        raise TacitError("Flower refuses: Public key already in use while registering node; mend that and try again")
-
-    monkeypatch.setattr(programs, "call", call)
+    refuse_twice(monkeypatch)
+    monkeypatch.setattr(control, "registered", lambda *_: None)
     control.add(folder, "north", public_key("north", tmp_path))
     with pytest.raises(TacitError, match=re.escape(f"give north a new key, or end the hub, move {folder.home} away")):
         control.reconcile(folder)

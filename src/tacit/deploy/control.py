@@ -76,18 +76,19 @@ def _public_key(path: Path) -> str:
 def reconcile(folder: HubFolder) -> None:
     """Have the SuperLink accept the keys in the hub's folder and no others, and remember which node has which.
 
-    A key that was removed or replaced there is no longer let in.
+    A key that was removed or replaced there is no longer let in. Of several who do this one waits for the other.
     """
-    accepted = folder.accepted()
-    wanted = {name: path.read_text(encoding="utf-8") for name, path in folder.keys.items()}
-    for node, (name, key) in list(accepted.items()):
-        if wanted.get(name) != key:
-            programs.call("flwr", ["supernode", "unregister", str(node), CONNECTION], folder.home)
-            del accepted[node]
+    with folder.alone():
+        accepted = folder.accepted()
+        wanted = {name: path.read_text(encoding="utf-8") for name, path in folder.keys.items()}
+        for node, (name, key) in list(accepted.items()):
+            if wanted.get(name) != key:
+                programs.call("flwr", ["supernode", "unregister", str(node), CONNECTION], folder.home)
+                del accepted[node]
+                folder.accept(accepted)
+        for name in wanted.keys() - {name for name, _ in accepted.values()}:
+            accepted[_register(folder, name)] = name, wanted[name]
             folder.accept(accepted)
-    for name in wanted.keys() - {name for name, _ in accepted.values()}:
-        accepted[_register(folder, name)] = name, wanted[name]
-        folder.accept(accepted)
 
 
 def _register(folder: HubFolder, name: str) -> int:
@@ -98,13 +99,36 @@ def _register(folder: HubFolder, name: str) -> int:
         if "already in use" not in str(error):
             raise
         # It was let in and removed, or the hub died before it could note that it was let in.
+        if (node := registered(folder, folder.keys[name])) is not None:
+            return node
         raise TacitError(
             f"Flower takes no key twice, and knows that of {name} from before: give {name} a new key, or {folder.anew}"
         ) from error
 
 
+def registered(folder: HubFolder, key: Path) -> int | None:
+    """The node that Flower lets in by a public key; asked without its program, which lists nodes without their keys."""
+    from flwr.cli.supernode.register import try_load_public_key
+    from flwr.proto.control_pb2 import ListNodesRequest
+    from flwr.supercore.control import ControlHttpClient
+
+    authority = folder.authority.read_bytes() if folder.authority else None
+    client = ControlHttpClient.from_server_address(folder.address, authority is None, authority, interceptors=[])
+    try:
+        nodes = client.ListNodes(ListNodesRequest()).nodes_info
+    except Exception as error:  # of several libraries below Flower
+        raise TacitError(f"Flower does not list its nodes ({error}): see whether the hub still runs") from error
+    finally:
+        client.close()
+    mine = try_load_public_key(key)
+    return next((node.node_id for node in nodes if node.public_key == mine and node.status != "unregistered"), None)
+
+
 def _json(text: str) -> dict[str, object]:
-    """The JSON at the end of what one of Flower's programs says; it may say other things first."""
+    """The JSON at the end of what one of Flower's programs says; it may say other things first.
+
+    With JSON asked for, a program that fails says so in it and ends as if all were well.
+    """
     try:
         found: dict[str, object] = json.loads(text[text.index("{") :])
     except ValueError as error:
@@ -112,6 +136,9 @@ def _json(text: str) -> dict[str, object]:
         raise TacitError(
             f"Flower's answer is not understood ({said}): install the version that tacit[flower] asks for"
         ) from error
+    if found.get("success") is False:
+        why = programs.last_words(str(found.get("error-message")), 2)
+        raise TacitError(f"Flower refuses: {why}; mend that and try again")
     return found
 
 

@@ -9,8 +9,10 @@ app/           what Flower runs at the hub and at every site
 runs/          one folder per run
 """
 
+import fcntl
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -135,6 +137,14 @@ class HubFolder:
     def accept(self, nodes: Mapping[int, tuple[str, str]]) -> None:
         """Remember these."""
         write_durably(self.home / "nodes.json", json.dumps(dict(nodes)).encode())
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """While the block runs nobody else changes who is accepted, here or at Flower; whoever comes second waits."""
+        self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with (self.home / "nodes.lock").open("wb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
 
     @property
     def anew(self) -> str:
