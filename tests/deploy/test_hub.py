@@ -102,6 +102,23 @@ def test_a_hub_that_is_not_there_or_has_lost_its_key_is_refused(folder: HubFolde
         HubFolder.open(folder.folder)
 
 
+@pytest.mark.parametrize("listen", ["10.0.0.5", "::1", "other.example.org"])
+def test_an_address_to_listen_at_that_the_certificate_does_not_know_is_refused(listen: str, folder: HubFolder) -> None:
+    folder.file.write_text(tomli_w.dumps({"host": "hub.example.org", "listen": listen}))
+    with pytest.raises(TacitError, match=rf"listen = '{listen}' is not in .*: leave listen out, or use '0.0.0.0'"):
+        HubFolder.open(folder.folder)
+    folder.file.write_text(tomli_w.dumps({"host": "hub.example.org", "listen": listen, "insecure": True}))
+    assert listen in HubFolder.open(folder.folder).address
+
+
+@pytest.mark.parametrize("listen", ["hub.example.org", "0.0.0.0", "::", "127.0.0.1", "localhost"])
+def test_the_hubs_programs_reach_it_by_a_name_in_its_certificate(listen: str, tmp_path: Path) -> None:
+    made = HubFolder.create(tmp_path / "hub", Hub(host="hub.example.org"))
+    made.file.write_text(tomli_w.dumps({"host": "hub.example.org", "listen": listen}))
+    opened = HubFolder.open(made.folder)
+    shake_hands(opened, opened.authority_file, opened.address.rpartition(":")[0])
+
+
 def test_each_site_has_a_key_of_its_own(folder: HubFolder, tmp_path: Path) -> None:
     key = public_key("north", tmp_path)
     assert control.add(folder, "north", key) is False  # the hub does not run

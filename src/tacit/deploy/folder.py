@@ -26,6 +26,7 @@ from tacit.engines.memory import write_durably
 from tacit.errors import TacitError
 
 CONNECTION = "hub"  # by this name Flower's programs know the hub
+EVERY = ("0.0.0.0", "::")  # listens at all addresses of this machine
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,12 @@ class HubFolder:
         missing = [path for path in (found.authority_file, found.certificate, found.key) if not path.exists()]
         if missing and not found.hub.insecure:
             raise TacitError(f"the certificate {missing[0]} is missing: make a hub with `tacit hub init` elsewhere")
+        hub = found.hub
+        if hub.listen not in (None, hub.host, *EVERY, *certificates.EVERYWHERE) and not hub.insecure:
+            raise TacitError(
+                f"{found.file}: listen = '{hub.listen}' is not in the hub's certificate, so that its own programs would "
+                "not reach it: leave listen out, or use '0.0.0.0'"
+            )
         return found
 
     @property
@@ -120,7 +127,7 @@ class HubFolder:
     def address(self) -> str:
         """Where this machine's own programs reach the hub."""
         listen = self.hub.listen or self.hub.host
-        host = "127.0.0.1" if listen in ("0.0.0.0", "::") else listen
+        host = "127.0.0.1" if listen in EVERY else listen
         return f"[{host}]:{self.hub.port}" if ":" in host else f"{host}:{self.hub.port}"
 
     def accepted(self) -> dict[int, tuple[str, str]]:

@@ -37,7 +37,7 @@ class Hub:
 
     host: Host = "127.0.0.1"  # address that sites reach this machine at
     port: Port = 8443  # one for everything
-    listen: Host | None = None  # address to listen at, such as 0.0.0.0; the host's when not given
+    listen: Host | None = None  # address to listen at, such as 0.0.0.0 for all; the host's when not given
     sites: list[Name] | None = None  # names that may take part; the first to join when not given
     insecure: bool = False  # no encryption and no keys: for trials on one machine
     join_seconds: Annotated[float, Field(gt=0)] = 600.0  # to wait for the sites before the first round
