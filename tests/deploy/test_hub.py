@@ -10,7 +10,8 @@ import ssl
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,66 @@ def test_a_port_that_is_taken_is_refused_with_the_remedy(tmp_path: Path) -> None
         made = HubFolder.create(tmp_path / "hub", Hub(port=taken.getsockname()[1], insecure=True))
         with pytest.raises(TacitError, match="can not be used: stop what uses it, or set another"):
             control.serving(made).__enter__()
+
+
+@contextmanager
+def answering(said: bytes) -> Iterator[str]:
+    """The address of a server that says this to the first who asks."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            with suppress(OSError):  # nobody asks
+                visitor, _ = listening.accept()
+                with visitor:
+                    visitor.recv(4096)
+                    visitor.sendall(said)
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+        with suppress(OSError):
+            listening.shutdown(socket.SHUT_RDWR)
+
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+
+
+def test_a_hub_that_answers_is_found_without_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    monkeypatch.delenv("no_proxy", raising=False)
+    with answering(OK) as address:
+        assert programs.healthy(address, None)
+
+
+@pytest.mark.parametrize("said", [b"SSH-2.0-OpenSSH_9.6\r\n", b"", b"HTTP/1.1 500 Broken\r\n\r\n"])
+def test_what_answers_and_is_no_hub_is_none(said: bytes) -> None:
+    with answering(said) as address:
+        assert not programs.healthy(address, None)
+
+
+@pytest.mark.parametrize("damaged", ["", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", None])
+def test_with_a_damaged_certificate_no_hub_answers(damaged: str | None, tmp_path: Path) -> None:
+    if damaged is not None:
+        (tmp_path / "ca.crt").write_text(damaged)
+    assert not programs.healthy("127.0.0.1:1", tmp_path / "ca.crt")
+
+
+@pytest.mark.parametrize(
+    "given, known",
+    [
+        ({}, "127.0.0.1,localhost"),
+        ({"NO_PROXY": "a.org"}, "a.org,127.0.0.1,localhost"),
+        ({"NO_PROXY": "a.org", "no_proxy": "b.org"}, "b.org,127.0.0.1,localhost"),
+    ],
+)
+def test_flowers_programs_meet_on_this_machine_without_a_proxy(
+    given: dict[str, str], known: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    assert programs.environment(tmp_path)["no_proxy"] == known
 
 
 def test_a_run_that_is_not_there_is_refused(folder: HubFolder) -> None:
