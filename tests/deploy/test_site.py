@@ -277,6 +277,23 @@ def test_a_site_loads_no_more_than_it_needs() -> None:
     assert said.stdout.strip() == ""
 
 
+def test_the_settings_of_a_site_are_read_once_for_a_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else they could change in the middle of an answer."""
+    config = places.hub(tmp_path, partition="iid", labels="all")
+    path = places.tell(places.site(tmp_path, "a"), config)
+    read: list[str] = []
+
+    def note(file: Path) -> dict[str, Any]:
+        read.append(file.name)
+        return real(file)
+
+    real = configs.read
+    monkeypatch.setattr(configs, "read", note)
+    introduce(about(config), {"site": str(path)})
+    open_desk(about(config), {"site": str(path)}, 0)
+    assert read == ["site.toml", "federation.toml"] * 2
+
+
 @pytest.mark.parametrize(
     "change, reason",
     [

@@ -12,7 +12,7 @@ from tacit.data.images import Scale
 from tacit.data.scenario import Split
 from tacit.data.sources import Source
 from tacit.deploy.description import Description
-from tacit.deploy.settings import Site, beside, load
+from tacit.deploy.settings import Site, beside
 from tacit.engines.loop import Job
 from tacit.errors import TacitError
 from tacit.federation import UNLABELED
@@ -53,9 +53,8 @@ class Holding:
         return assemble(self.config, replace(scenario.federation(self.source, split, self.config.data), truth=None))
 
 
-def hold(path: Path, config: Config, description: Description) -> Holding:
-    """What the site of this `site.toml` brings to a run; refuses what does not fit the federation."""
-    site = load(Site, path)
+def hold(path: Path, site: Site, config: Config, description: Description) -> Holding:
+    """What a site, whose settings are in the file `path`, brings to a run; refuses what does not fit the federation."""
     config = replace(config, engine=replace(config.engine, device=site.device))
     if site.data is None:
         if config.data.at_sites:
