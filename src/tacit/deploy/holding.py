@@ -26,6 +26,7 @@ class Holding:
     site: Site
     config: Config
     source: Source | None
+    dealt: str | None = None  # hash of the split at the hub, which a share must come from; None: nobody knows
 
     @property
     def samples(self) -> int:
@@ -44,7 +45,7 @@ class Holding:
         if client not in range(clients):
             raise TacitError(f"there is no client {client} in a federation of {clients}: raise data.clients at the hub")
         if self.source is None:
-            return build_job(self.config)[0]
+            return self._share()
         n, nothing = len(self.source.y), np.empty(0, dtype=np.int64)
         parts = [np.arange(n) if k == client else nothing for k in range(clients)]
         known = self.source.y.numpy() != UNLABELED
@@ -53,13 +54,26 @@ class Holding:
         return assemble(self.config, replace(scenario.federation(self.source, split, self.config.data), truth=None))
 
 
-def hold(path: Path, site: Site, config: Config, description: Description) -> Holding:
-    """What a site, whose settings are in the file `path`, brings to a run; refuses what does not fit the federation."""
+    def _share(self) -> Job:
+        job, split = build_job(self.config)
+        if self.dealt not in (None, split.hash()):
+            raise TacitError(
+                f"the samples of {self.config.data.name} are dealt otherwise here than at the hub: get the data set "
+                "from where the hub has it, and the same version of numpy"
+            )
+        return job
+
+
+def hold(path: Path, site: Site, config: Config, description: Description, dealt: str | None = None) -> Holding:
+    """What a site, whose settings are in the file `path`, brings to a run; refuses what does not fit the federation.
+
+    `dealt` is the hash of the split at the hub, for a site that takes its share.
+    """
     config = replace(config, engine=replace(config.engine, device=site.device))
     if site.data is None:
         if config.data.at_sites:
             raise TacitError("this run deals no data: name a folder, .csv or .npz as data in site.toml")
-        return Holding(site, config, None)
+        return Holding(site, config, None, dealt)
     if not config.data.at_sites:
         raise TacitError(
             f"this run deals its own data ({config.data.partition}): leave data out of site.toml, "

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import IO, Any
 from uuid import uuid4
 
+from tacit import __version__
 from tacit import config as configs
 from tacit.config import Config
 from tacit.data import scenario
+from tacit.data.scenario import Split
 from tacit.deploy.description import Description, federation_text
 from tacit.deploy.folder import HubFolder
 from tacit.display import round_line
@@ -97,7 +99,7 @@ def play(folder: HubFolder, run: Path, post: Post, lock: IO[bytes]) -> None:
     experiment = Experiment.reopen(run)
     known = Sites.read(run)
     id = known.run if known else uuid4().hex
-    told = about(experiment.config, Description.of(experiment.job.federation), id)
+    told = about(experiment.config, Description.of(experiment.job.federation), id, experiment.split)
     roster = Roster(post, told, {}, PATIENCE, None if folder.hub.insecure else folder.nodes())
     names = gather(roster, known.names if known else folder.sites, experiment.config, folder.hub.join_seconds, say)
     refuse_without_labels(experiment, names, roster)
@@ -122,9 +124,10 @@ def refuse_without_labels(experiment: Experiment, names: list[str], roster: Rost
         refuse_missing_labels(experiment.config, experiment.job, labels_at_clients=labeled)
 
 
-def about(config: Config, description: Description, run: str) -> dict[str, str]:
+def about(config: Config, description: Description, run: str, split: Split) -> dict[str, str]:
     """What every site is told with every message."""
-    return {"config": configs.dumps(config), "description": description.to_text(), "run": run}
+    said = {"config": configs.dumps(config), "description": description.to_text(), "run": run}
+    return said | {"version": __version__, "split": split.hash()}
 
 
 def describe(folder: HubFolder, config: Path, changes: Mapping[str, Any]) -> Path:

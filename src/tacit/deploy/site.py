@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tacit import __version__
 from tacit import config as configs
 from tacit.config import Config
 from tacit.deploy.description import Description, read_federation
@@ -45,10 +46,12 @@ def _path(node: Mapping[str, Any]) -> Path:
 
 
 def _hold(about: About, path: Path, site: Site) -> Holding:
+    if (there := _said(about, "version")) != __version__:  # first of all: another's settings may mean something else
+        raise TacitError(f"the hub has version {there} of Tacit and this site {__version__}: install the same at both")
     config = configs.make(tomllib.loads(_said(about, "config")))
     description = Description.from_text(_said(about, "description"))
     _agree(beside(path, site.federation), config, description)
-    return hold(path, site, config, description)
+    return hold(path, site, config, description, _said(about, "split"))
 
 
 def _agree(file: Path, config: Config, description: Description) -> None:
