@@ -269,10 +269,33 @@ def test_when_any_may_come_all_must_be_there_and_able() -> None:
 
 def test_a_node_that_calls_itself_by_anothers_name_is_refused() -> None:
     post: Any = None
-    roster = Roster(post, {}, {}, owners={1: "north"})
+    owners = {1: "north"}
+    roster = Roster(post, {}, {}, owners=lambda: owners)
     assert roster._vouched(1, Place("north")) == Place("north")
     assert roster._vouched(1, Place("south")) == Place("north", "it calls itself south and has the key of north")
     assert "a key that nobody was given" in roster._vouched(2, Place("north")).refusal
+    owners = {2: "north"}  # its key is replaced while the run goes on
+    assert roster._vouched(2, Place("north")) == Place("north")
+    assert "a key that nobody was given" in roster._vouched(1, Place("north")).refusal
+
+
+def test_a_hub_looks_up_whose_key_a_node_has_when_it_asks(folder: HubFolder, tmp_path: Path) -> None:
+    """A site's key is replaced while the run waits for it."""
+    folder.home.mkdir()
+    config = places.hub(tmp_path, clients=1, labels="client", rounds=1, method="fedavg+supervised")
+    Experiment.create(config, tmp_path / "run")
+    control.add(folder, "a", public_key("a", tmp_path))
+    x, y = places.arrays(6)
+    grid = DirectGrid(client_app(open_desk, introduce), [{"site": str(places.site_with(tmp_path, "a", x=x, y=y))}])
+    push = grid.push_messages
+
+    def replaced(messages: Iterable[Any]) -> Iterable[str]:
+        folder.accept({node: ("a", "its new key") for node in grid.contexts})
+        return push(messages)
+
+    grid.push_messages = replaced  # type: ignore[method-assign]
+    play(folder, tmp_path / "run", Post(grid))
+    assert control.stand(tmp_path / "run").done == 1
 
 
 def test_sites_are_fixed_with_the_run(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def play(folder: HubFolder, run: Path, post: Post, lock: IO[bytes]) -> None:
     known = Sites.read(run)
     id = known.run if known else uuid4().hex
     told = about(experiment.config, Description.of(experiment.job.federation), id, experiment.split)
-    roster = Roster(post, told, {}, PATIENCE, None if folder.hub.insecure else folder.nodes())
+    roster = Roster(post, told, {}, PATIENCE, None if folder.hub.insecure else folder.nodes)
     names = gather(roster, known.names if known else folder.sites, experiment.config, folder.hub.join_seconds, say)
     refuse_without_labels(experiment, names, roster)
     sites = Sites(id, names)
