@@ -282,6 +282,7 @@ def test_a_node_that_calls_itself_by_anothers_name_is_refused() -> None:
 def test_a_hub_looks_up_whose_key_a_node_has_when_it_asks(folder: HubFolder, tmp_path: Path) -> None:
     """A site's key is replaced while the run waits for it."""
     folder.home.mkdir()
+    folder.file.write_text(tomli_w.dumps({"join_seconds": 0.05}))
     config = places.hub(tmp_path, clients=1, labels="client", rounds=1, method="fedavg+supervised")
     Experiment.create(config, tmp_path / "run")
     control.add(folder, "a", public_key("a", tmp_path))
@@ -312,7 +313,8 @@ def play(made: HubFolder, run: Path, post: Post) -> None:
 
 def hub_and_sites(folder: Path, labels: dict[str, list[int]], **options: Any) -> tuple[HubFolder, Path, Post]:
     """A hub with a run, and a site in this process for each list of labels."""
-    made = HubFolder.create(folder / "hub", Hub(insecure=True, join_seconds=0.05))
+    made = HubFolder.create(folder / "hub", Hub(insecure=True))
+    made.file.write_text(tomli_w.dumps({"insecure": True, "join_seconds": 0.05}))
     config = places.hub(folder, **{"clients": len(labels), "labels": "client", "rounds": 1, **options})
     Experiment.create(config, folder / "run")
     x, _ = places.arrays(9)
@@ -406,12 +408,18 @@ def test_an_answer_of_flower_that_is_not_understood_is_one_sentence(
         control.connected(folder)
 
 
+FAILED = "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed"
+
+
 @pytest.mark.parametrize(
     "said, reason",
     [
         ("…\n[code: 2004] Public key not recognized\n", "does not know this site's key"),
         ("…\n[code: 2001] Missing\n", "asks for a key"),
         ("ssl: CERTIFICATE_VERIFY_FAILED\n", "is not the one that ca.crt is of"),
+        (f"{FAILED}: IP address mismatch, certificate is not valid for '192.0.2.7'\n", "not for 192.0.2.7:8443: use the"),
+        (f"{FAILED}: Hostname mismatch, certificate is not valid for 'hub'\n", "address that `tacit hub init --host`"),
+        (f"{FAILED}: certificate has expired (_ssl.c:1000)\n", "has expired: have the hub set up anew"),
         ("\x1b[91mERROR\x1b[0m: it rains\n", "SuperNode ended: ERROR: it rains"),
     ],
 )

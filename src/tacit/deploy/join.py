@@ -17,10 +17,15 @@ UNKNOWN = "[code: 2004]"  # by which a SuperNode is told that it is not let in
 NOTICED = 150.0  # seconds after which the hub has surely missed the heartbeat of a site that was killed
 AGAIN = 5.0  # seconds between two tries
 
-# What the SuperNode says when it is not let in, what that means, and what to do.
+WRONG_NAME = "the hub's certificate is not for {address}: use the address that `tacit hub init --host` was given"
+
+# What the SuperNode says when it is not let in, what that means, and what to do; the first that fits counts.
 REASONS = {
     UNKNOWN: "the hub does not know this site's key: have it added there with `tacit hub add {name} KEY.pub`",
     "[code: 2001]": "the hub asks for a key and site.toml names none: mend it as `tacit site init` does",
+    "IP address mismatch": WRONG_NAME,
+    "Hostname mismatch": WRONG_NAME,
+    "certificate has expired": "the hub's certificate has expired: have the hub set up anew with `tacit hub init`",
     "CERTIFICATE_VERIFY_FAILED": "the hub at {address} is not the one that {certificate} is of: get ca.crt from it",
 }
 MARKS = {
