@@ -3,6 +3,7 @@
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
@@ -127,11 +128,16 @@ def status(hub: Folder = HERE) -> None:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for head in ("run", "round", "state", "sites"):
         table.add_column(head, justify="right" if head == "round" else "left")
+    troubles: list[str] = []
     for each in control.runs(folder):
         state = "playing" if each.playing else "finished" if each.done == each.rounds else "stopped"
-        table.add_row(each.name, f"{each.done}/{each.rounds}", state, ", ".join(each.sites))
+        known = (f"{each.done}/{each.rounds}", state, ", ".join(each.sites))
+        table.add_row(each.name, *(("", "broken", "") if each.trouble else known))
+        troubles += [f"{each.name}: {each.trouble}"] if each.trouble else []
     if table.row_count:
         console.print(table, highlight=False)
+    for trouble in troubles:
+        _say(trouble)
 
 
 @app.command("app")
@@ -145,7 +151,7 @@ def write_app(
     folder = _open(hub)
     place = apps.write(out or folder.app, folder.folder)
     _say(f"{place}: play a run with")
-    _say(f"  FLWR_HOME={folder.home} flwr run {place} hub --stream --run-config 'config=\"CONFIG.toml\"'")
+    _say(f"  FLWR_HOME={quote(str(folder.home))} flwr run {quote(str(place))} hub --stream --run-config 'config=\"CONFIG.toml\"'")
 
 
 def _open(folder: Path) -> Any:

@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import ssl
@@ -19,10 +20,12 @@ from typing import Any
 import numpy as np
 import pytest
 import tomli_w
+from typer.testing import CliRunner
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install tacit[flower]")
 
 from tacit import config as configs
+from tacit.cli import app
 from tacit.data import sources
 from tacit.data.sources import Source
 from tacit.deploy import apps, control, hub, join, programs, setup
@@ -600,6 +603,45 @@ def test_a_broken_memory_of_nodes_is_refused_with_the_remedy(folder: HubFolder, 
         folder.nodes()
 
 
+@pytest.mark.parametrize(
+    "file, text, reason",
+    [
+        ("sites.json", "", "sites.json can not be read .*: put it back, or start a new run"),
+        ("sites.json", '{"run": 1}', "sites.json can not be read"),
+        ("config.toml", 'rounds = "x"', "rounds = 'x': write a number there"),
+        ("config.toml", "rounds = ", "is not valid TOML"),
+        ("checkpoint/latest.json", "", "checkpoint .* can not be read"),
+    ],
+)
+def test_a_run_that_is_broken_does_not_hide_the_others(
+    file: str, text: str, reason: str, folder: HubFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("good", "bad"):
+        (folder.runs / name / "checkpoint").mkdir(parents=True)
+        (folder.runs / name / "config.toml").write_text("rounds = 3")
+    (folder.runs / "bad" / file).write_text(text)
+    standings = {each.name: each for each in control.runs(folder)}
+    assert standings["good"] == control.Standing("good", 0, 3, playing=False, sites=[])
+    assert re.search(reason, standings["bad"].trouble)
+    monkeypatch.setattr(HubFolder, "running", lambda _: False)
+    said = CliRunner().invoke(app, ["hub", "status", "--hub", str(folder.folder)])
+    assert said.exit_code == 0
+    assert re.search(r"good +0/3 +stopped", said.stdout)
+    assert re.search(r"bad +broken", said.stdout)
+    assert re.search(reason, said.stdout.replace("\n", " "))
+
+
+def test_a_key_file_that_is_empty_is_named(folder: HubFolder, tmp_path: Path) -> None:
+    """As a hub may leave it that was killed while it wrote."""
+    control.add(folder, "north", public_key("north", tmp_path))
+    folder.keys["north"].write_text("")
+    control.add(folder, "south", public_key("south", tmp_path))
+    with pytest.raises(TacitError, match="north has another key already: remove .*north.pub"):
+        control.add(folder, "north", public_key("north", tmp_path))
+    with pytest.raises(TacitError, match="north.pub is no public key of a site"):
+        control.reconcile(folder)
+
+
 @pytest.mark.parametrize("place", ["afile", "afile/below"])
 def test_a_place_that_can_not_be_written_to_is_refused(place: str, tmp_path: Path) -> None:
     (tmp_path / "afile").touch()
@@ -615,6 +657,12 @@ def test_remedies_name_the_hub_unless_it_is_here(folder: HubFolder, monkeypatch:
     assert folder.command("status") == "tacit hub status"
     monkeypatch.chdir("/")
     assert folder.command("status").endswith(f" --hub {str(folder.folder).removeprefix('/')}")
+
+
+def test_remedies_can_be_typed_as_they_stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = HubFolder.create(tmp_path / "my hub", Hub())
+    monkeypatch.chdir(tmp_path)
+    assert shlex.split(made.command("status")) == ["tacit", "hub", "status", "--hub", "my hub"]
 
 
 @pytest.mark.parametrize("words", ["status", "add a b", "run c.toml", "resume r", "start", "app"])

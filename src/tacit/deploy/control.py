@@ -46,9 +46,8 @@ def add(folder: HubFolder, name: str, key: Path) -> bool:
     text = _public_key(key)
     if folder.hub.insecure:
         raise TacitError(f"this hub has no keys: any site may join, since {folder.file} says insecure")
-    same = [
-        other for other, path in folder.keys.items() if path.read_text(encoding="utf-8").split()[1] == text.split()[1]
-    ]
+    held = {other: path.read_text(encoding="utf-8", errors="replace").split() for other, path in folder.keys.items()}
+    same = [other for other, words in held.items() if words[1:2] == text.split()[1:2]]
     if same and same != [name]:
         raise TacitError(f"this is the key of {same[0]}: each site has its own, made by `tacit site init`")
     if name in folder.keys and not same:
@@ -80,7 +79,7 @@ def reconcile(folder: HubFolder) -> None:
     """
     with folder.alone():
         accepted = folder.accepted()
-        wanted = {name: path.read_text(encoding="utf-8") for name, path in folder.keys.items()}
+        wanted = {name: _public_key(path) for name, path in folder.keys.items()}
         for node, (name, key) in list(accepted.items()):
             if wanted.get(name) != key:
                 programs.call("flwr", ["supernode", "unregister", str(node), CONNECTION], folder.home)
@@ -207,20 +206,30 @@ class Standing:
     rounds: int
     playing: bool
     sites: list[str]  # none before the first round
+    trouble: str = ""  # why nothing else is known of it
 
 
 def stand(run: Path) -> Standing:
     """How far the run in a folder is."""
-    rounds = int(configs.read(run / "config.toml").get("rounds", 0))
+    rounds = configs.read(run / "config.toml").get("rounds", 0)
+    if not isinstance(rounds, int):
+        raise TacitError(f"{run / 'config.toml'} says rounds = {rounds!r}: write a number there")
     sites = Sites.read(run)
     done = checkpoint.finished_rounds(run / "checkpoint")
     return Standing(run.name, done, rounds, being_played(run), sites.names if sites else [])
 
 
 def runs(folder: HubFolder) -> list[Standing]:
-    """All runs of a hub, the last one that was started first."""
+    """All runs of a hub, the last one that was started first; one that is broken does not hide the others."""
     found = sorted(folder.runs.glob("*/config.toml"), key=lambda path: path.stat().st_mtime, reverse=True)
-    return [stand(path.parent) for path in found]
+    return [_stand_or_not(path.parent) for path in found]
+
+
+def _stand_or_not(run: Path) -> Standing:
+    try:
+        return stand(run)
+    except (TacitError, OSError) as error:
+        return Standing(run.name, 0, 0, playing=False, sites=[], trouble=str(error))
 
 
 def find_run(folder: HubFolder, name: str) -> Path:

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from shlex import quote
 
 import tomli_w
 
@@ -196,7 +197,7 @@ class HubFolder:
 
     def command(self, words: str) -> str:
         """A command of `tacit hub` for this hub, as typed where this program was started."""
-        return f"tacit hub {words}" + ("" if self.folder == Path.cwd() else f" --hub {_near(self.folder)}")
+        return f"tacit hub {words}" + ("" if self.folder == Path.cwd() else f" --hub {quote(str(_near(self.folder)))}")
 
 
 def _near(folder: Path) -> Path:

@@ -49,7 +49,10 @@ class Sites:
     def read(cls, run: Path) -> "Sites | None":
         """The sites of a run that has begun."""
         file = run / "sites.json"
-        return cls(**json.loads(file.read_text(encoding="utf-8"))) if file.exists() else None
+        try:
+            return cls(**json.loads(file.read_text(encoding="utf-8"))) if file.exists() else None
+        except (OSError, ValueError, TypeError) as error:
+            raise TacitError(f"{file} can not be read ({error}): put it back, or start a new run") from error
 
     def write(self, run: Path) -> None:
         """Fix them."""
