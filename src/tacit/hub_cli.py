@@ -151,7 +151,8 @@ def write_app(
     folder = _open(hub)
     place = apps.write(out or folder.app, folder.folder)
     _say(f"{place}: play a run with")
-    _say(f"  FLWR_HOME={quote(str(folder.home))} flwr run {quote(str(place))} hub --stream --run-config 'config=\"CONFIG.toml\"'")
+    home, app_folder = (quote(str(path)) for path in (folder.home, place))
+    _say(f"  FLWR_HOME={home} flwr run {app_folder} hub --stream --run-config 'config=\"CONFIG.toml\"'")
 
 
 def _open(folder: Path) -> Any:

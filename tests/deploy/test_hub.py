@@ -294,7 +294,7 @@ def test_a_hub_looks_up_whose_key_a_node_has_when_it_asks(folder: HubFolder, tmp
     push = grid.push_messages
 
     def replaced(messages: Iterable[Any]) -> Iterable[str]:
-        folder.accept({node: ("a", "its new key") for node in grid.contexts})
+        folder.accept(dict.fromkeys(grid.contexts, ("a", "its new key")))
         return push(messages)
 
     grid.push_messages = replaced  # type: ignore[method-assign]
@@ -368,7 +368,8 @@ def test_labels_at_one_site_are_enough_and_the_data_is_loaded_once(
 def test_a_run_that_waits_for_its_sites_has_one_player(tmp_path: Path) -> None:
     made, run, post = hub_and_sites(tmp_path, {"a": [0, 1, 2], "b": [0, 1]}, method="fedavg+supervised")
     grid: Any = post.grid
-    nodes, looks = grid.get_node_ids, []
+    nodes = grid.get_node_ids
+    looks: list[bool] = []
 
     def look() -> Iterable[int]:
         if not looks:
@@ -420,7 +421,10 @@ FAILED = "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed"
         ("…\n[code: 2004] Public key not recognized\n", "does not know this site's key"),
         ("…\n[code: 2001] Missing\n", "asks for a key"),
         ("ssl: CERTIFICATE_VERIFY_FAILED\n", "is not the one that ca.crt is of"),
-        (f"{FAILED}: IP address mismatch, certificate is not valid for '192.0.2.7'\n", "not for 192.0.2.7:8443: use the"),
+        (
+            f"{FAILED}: IP address mismatch, certificate is not valid for '192.0.2.7'\n",
+            "not for 192.0.2.7:8443: use the",
+        ),
         (f"{FAILED}: Hostname mismatch, certificate is not valid for 'hub'\n", "address that `tacit hub init --host`"),
         (f"{FAILED}: certificate has expired (_ssl.c:1000)\n", "has expired: have the hub set up anew"),
         ("\x1b[91mERROR\x1b[0m: it rains\n", "SuperNode ended: ERROR: it rains"),
@@ -429,6 +433,17 @@ FAILED = "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed"
 def test_refusals_are_said_in_plain_words(said: str, reason: str) -> None:
     site = Site("north", certificate="ca.crt", key="north.key")
     assert reason in join.refusal(said, site, "192.0.2.7:8443", Path("join.log"))
+
+
+def test_what_a_supernode_says_is_passed_on_in_plain_words() -> None:
+    said: list[str] = []
+    lines = ["SuperNode ID: 7", "Receiving: query message", "of no interest", "Receiving: train message"]
+    join._pass_on(lines, Site("north"), said.append)
+    assert said == [
+        "joined as north; waiting for work (Ctrl-C to leave)",
+        "telling the hub who this is",
+        "training for a round",
+    ]
 
 
 @pytest.mark.parametrize("address", ["hub", "hub:", ":8443", "hub:99999", "hub:x"])

@@ -11,7 +11,7 @@ from pathlib import Path
 from tacit import config as configs
 from tacit.catalog import check
 from tacit.deploy import apps, programs
-from tacit.deploy.files import OPEN, write_new
+from tacit.deploy.files import OPEN, Tail, write_new
 from tacit.deploy.folder import CONNECTION, HubFolder
 from tacit.deploy.hub import Sites
 from tacit.deploy.settings import Site
@@ -147,35 +147,24 @@ def play(folder: HubFolder, run: Path, say: Say) -> None:
     run = run.absolute()
     apps.write(folder.app, folder.folder)
     (run / "error.txt").unlink(missing_ok=True)
-    told = _length(run / "progress.log")
+    progress = Tail(run / "progress.log")
     settings = f'hub="{folder.folder}" run="{run}"'
     words = [programs.find("flwr"), "run", str(folder.app), CONNECTION, "--stream", "--run-config", settings]
     with programs.running(words, folder.home, run / "flower.log") as stream:
         try:
             while stream.ended() is None:
-                told = _pass_on(run / "progress.log", told, say)
+                _pass_on(progress, say)
                 time.sleep(0.2)
         except KeyboardInterrupt:
             _stop(folder, stream.said())
             raise
-        _pass_on(run / "progress.log", told, say)
+        _pass_on(progress, say)
         _judge(folder, run, stream)
 
 
-def _length(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
-
-
-def _pass_on(path: Path, told: int, say: Say) -> int:
-    """Say the whole lines that a file has beyond a place in it; the new place."""
-    if not path.exists():
-        return told
-    with path.open("rb") as file:
-        file.seek(told)
-        lines = file.read().rpartition(b"\n")[0]
-    for line in lines.decode().splitlines():
+def _pass_on(progress: Tail, say: Say) -> None:
+    for line in progress.lines():
         say(line)
-    return told + len(lines) + 1 if lines else told
 
 
 def _stop(folder: HubFolder, said: str) -> None:

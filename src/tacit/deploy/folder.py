@@ -63,7 +63,7 @@ class HubFolder:
         hub = found.hub
         if hub.listen not in (None, hub.host, *EVERY, *certificates.EVERYWHERE) and not hub.insecure:
             raise TacitError(
-                f"{found.file}: listen = '{hub.listen}' is not in the hub's certificate, so that its own programs would "
+                f"{found.file}: listen = '{hub.listen}' is not in the hub's certificate, so that its own programs can "
                 "not reach it: leave listen out, or use '0.0.0.0'"
             )
         return found

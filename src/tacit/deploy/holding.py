@@ -53,7 +53,6 @@ class Holding:
         # Nobody simulates here: labels that the run does not ask for serve nothing, not even a diagnosis.
         return assemble(self.config, replace(scenario.federation(self.source, split, self.config.data), truth=None))
 
-
     def _share(self) -> Job:
         job, split = build_job(self.config)
         if self.dealt not in (None, split.hash()):

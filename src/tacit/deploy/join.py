@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tacit.deploy import programs, warm
+from tacit.deploy.files import Tail
 from tacit.deploy.settings import Site, beside, load
 from tacit.errors import TacitError
 
@@ -75,15 +76,15 @@ def join(path: Path, address: str, say: Say) -> None:
 
 def _take_part(words: list[str], home: Path, log: Path, site: Site, say: Say) -> str:
     """Run the SuperNode until it ends by itself, and beside it what its clients are forked from; what it said."""
+    tail = Tail(log)
     with (
         tempfile.TemporaryDirectory() as den,  # for its owner alone, and with a short path, as sockets need
         programs.running(warm.command(Path(den) / "door"), home, home / "warm.log"),
         programs.running(words, home, log) as node,
     ):
         warm.write_program(home / "bin", Path(den) / "door")
-        told = 0
         while node.ended() is None:
-            told = _pass_on(node.said(), told, site, say)
+            _pass_on(tail.lines(), site, say)
             time.sleep(0.3)
         return node.said()
 
@@ -105,16 +106,14 @@ def _answers(host: str, port: int) -> bool:
         return False
 
 
-def _pass_on(said: str, told: int, site: Site, say: Say) -> int:
-    """Say what a person wants to know of the whole lines that are new; how many characters are told now."""
-    whole = said.rfind("\n") + 1
-    for line in said[told:whole].splitlines():
+def _pass_on(lines: list[str], site: Site, say: Say) -> None:
+    """Say what a person wants to know of what the SuperNode says."""
+    for line in lines:
         if found := re.search(r"Receiving: (train|query) message", line):
             say("training for a round" if found.group(1) == "train" else "telling the hub who this is")
         for mark, words in MARKS.items():
             if mark in line:
                 say(words.format(name=site.name))
-    return max(told, whole)
 
 
 def refusal(said: str, site: Site, address: str, log: Path) -> str:

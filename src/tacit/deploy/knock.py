@@ -1,6 +1,7 @@
 """Hands a task over to the warm process: a script of its own, `python knock.py DOOR PROGRAM ARGUMENT…`.
 
-Where nobody opens, or whoever does has no process for it, PROGRAM does it itself. It imports next to nothing, so that it starts at once.
+Where nobody opens, or whoever does has no process for it, PROGRAM does it itself. It imports next to nothing, so that
+it starts at once.
 """
 
 import json

@@ -55,10 +55,14 @@ def load(kind: type[Kind], path: Path) -> Kind:
         values = check(kind, configs.read(path), "")
     except TacitError as error:
         raise TacitError(f"{path}: {error}") from error
-    for item in fields(kind):
-        if item.default is MISSING and item.name not in values:
-            raise TacitError(f"{path} has no {item.name}: set it there")
+    if name := missing(kind, values):
+        raise TacitError(f"{path} has no {name}: set it there")
     return kind(**values)
+
+
+def missing(kind: type, values: Mapping[str, Any]) -> str | None:
+    """The first field without a default that is not among the values."""
+    return next((item.name for item in fields(kind) if item.default is MISSING and item.name not in values), None)
 
 
 def settings_text(kind: type, given: Mapping[str, Any], head: str) -> str:
