@@ -100,6 +100,35 @@ def test_the_rehearsal_leaves_nothing_behind(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["federation.toml", "own.npz", "site.toml"]
 
 
+@pytest.mark.parametrize(
+    "function, reason",
+    [
+        ("client_update", "the rehearsal of round 1 failed: OSError: it rains; mend that, or tell the hub"),
+        ("start", "start of FedAvg failed in round 1: OSError: it rains; mend it"),
+        ("merge", "merge of FedAvg failed in round 1: OSError: it rains; mend it"),
+    ],
+)
+def test_a_method_that_fails_is_one_sentence(
+    function: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> None:
+        raise OSError("it rains")
+
+    monkeypatch.setattr(catalog.methods()["fedavg"], function, fails)
+    with pytest.raises(TacitError, match=reason):
+        checked(tmp_path, method="fedavg+fixmatch", labels="client")
+
+
+def test_what_is_told_seldom_or_gets_lost_is_shown_all_the_same(tmp_path: Path) -> None:
+    faults = {f"faults.{name}": 1.0 for name in ("lost", "crash", "nonfinite")}
+    settings = faults | {"log.local": True, "log.evaluate_every": 50, "engine.min_clients": 3, "rounds": 99}
+    x, y = places.arrays(20)
+    path = places.site_with(tmp_path, "a", x=x, y=y, x_test=x, y_test=y)
+    report = check(places.tell(path, places.hub(tmp_path, method="scaffold", labels="client", **settings)))
+    assert all(each.up for each in report.rounds)
+    assert "local_accuracy" in report.rounds[0].metrics
+
+
 def test_data_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     x, y = places.arrays(6)
     path = places.site_with(tmp_path, "a", x=x[:, :, 2:], y=y)
