@@ -98,6 +98,10 @@ def test_every_method_can_be_rehearsed(name: str, tmp_path: Path) -> None:
 def test_the_rehearsal_leaves_nothing_behind(tmp_path: Path) -> None:
     checked(tmp_path, method="scaffold", labels="client")
     assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["federation.toml", "own.npz", "site.toml"]
+    path = places.tell(places.site(tmp_path, "b", data="scans"), places.hub(tmp_path))
+    places.image_folder(path.parent / "scans", {"unlabeled": 5})
+    check(path)
+    assert sorted(each.name for each in path.parent.iterdir()) == ["federation.toml", "scans", "site.toml"]
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from PIL import Image
 from tacit import __version__
 from tacit import config as configs
 from tacit.config import Config
+from tacit.data import images
 from tacit.engines.inline import InlineCourier
 from tacit.engines.loop import Record
 from tacit.errors import TacitError
@@ -24,7 +25,7 @@ from tests.deploy import places
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install tacit[flower]")
 
-from tacit.deploy import hub
+from tacit.deploy import hub, kept
 from tacit.deploy.site import introduce, open_desk
 from tacit.engines.flower import FlowerCourier, Post, Roster, client_app
 from tests.engines.grid import DirectGrid, played
@@ -144,6 +145,16 @@ def test_a_site_sees_its_images_as_the_hub_does(tmp_path: Path) -> None:
     config = places.hub(tmp_path, labels="all", **{"data.normalise": "data", "data.flip": True, "data.shift": 1})
     job = open_desk(about(config), {"site": str(path)}, 0).job
     assert job.federation.views == build_job(config)[0].federation.views
+
+
+def test_a_site_decodes_its_images_once_for_all_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "SETTLED", 0.0)
+    path, config = places.site(tmp_path, "a", data="scans"), places.hub(tmp_path)
+    places.image_folder(path.parent / "scans", {"unlabeled": 5})
+    assert introduce(about(config), {"site": str(path)}).samples == 5
+    monkeypatch.setattr(images, "load", None)
+    assert len(open_desk(about(config), {"site": str(path)}, 0).job.federation.client(0, 0)) == 5
+    assert (path.parent / "memory" / "_images.safetensors").exists()
 
 
 def deep_folder(folder: Path, held: Mapping[str, int]) -> Path:

@@ -7,11 +7,12 @@ import numpy as np
 import torch
 
 from tacit.config import Config
-from tacit.data import scenario, sources
+from tacit.data import scenario
 from tacit.data.images import Scale
 from tacit.data.scenario import Split
 from tacit.data.sources import Source
 from tacit.deploy.description import Description
+from tacit.deploy.kept import load_part
 from tacit.deploy.settings import Site, beside
 from tacit.engines.loop import Job
 from tacit.errors import TacitError
@@ -63,10 +64,18 @@ class Holding:
         return job
 
 
-def hold(path: Path, site: Site, config: Config, description: Description, dealt: str | None = None) -> Holding:
+def hold(
+    path: Path,
+    site: Site,
+    config: Config,
+    description: Description,
+    dealt: str | None = None,
+    kept: Path | None = None,
+) -> Holding:
     """What a site, whose settings are in the file `path`, brings to a run; refuses what does not fit the federation.
 
-    `dealt` is the hash of the split at the hub, for a site that takes its share.
+    `dealt` is the hash of the split at the hub, for a site that takes its share. Images are kept in `kept` as they were
+    decoded, if it is given.
     """
     config = replace(config, engine=replace(config.engine, device=site.device))
     if site.data is None:
@@ -79,7 +88,7 @@ def hold(path: Path, site: Site, config: Config, description: Description, dealt
             "or use partition = 'sites' at the hub"
         )
     try:
-        return Holding(site, config, _own(beside(path, site.data), config, description))
+        return Holding(site, config, _own(beside(path, site.data), config, description, kept))
     except TacitError as error:  # what is told to others names the data as the site does, not its place on the disk
         place = beside(path, site.data)
         raise TacitError(str(error).replace(str(place), site.data).replace(f"{place.parent}/", "")) from error
@@ -87,10 +96,10 @@ def hold(path: Path, site: Site, config: Config, description: Description, dealt
         raise TacitError(f"{site.data} can not be read: {error.strerror}; mend that at the site") from error
 
 
-def _own(path: Path, config: Config, description: Description) -> Source:
+def _own(path: Path, config: Config, description: Description, kept: Path | None) -> Source:
     if description.text:
         raise TacitError("this federation's samples are text, of which a site can bring none: use images")
-    source = sources.load_part(path, description.classes, Scale(config.data.size, description.bits))
+    source = load_part(path, description.classes, Scale(config.data.size, description.bits), kept)
     if source.bits is not None and description.bits is None:
         raise TacitError(
             f"images in {path} are grey of 16 bits and the hub does not say how many of these the federation uses: "

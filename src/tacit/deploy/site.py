@@ -9,6 +9,7 @@ from typing import Any
 from tacit import __version__
 from tacit import config as configs
 from tacit.config import Config
+from tacit.deploy import kept
 from tacit.deploy.description import Description, read_federation
 from tacit.deploy.holding import Holding, hold
 from tacit.deploy.settings import Site, beside, load
@@ -51,7 +52,7 @@ def _hold(about: About, path: Path, site: Site) -> Holding:
     config = configs.make(tomllib.loads(_said(about, "config")))
     description = Description.from_text(_said(about, "description"))
     _agree(beside(path, site.federation), config, description)
-    return hold(path, site, config, description, _said(about, "split"))
+    return hold(path, site, config, description, _said(about, "split"), beside(path, site.memory) / kept.FILE)
 
 
 def _agree(file: Path, config: Config, description: Description) -> None:
