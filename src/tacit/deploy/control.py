@@ -2,9 +2,10 @@
 
 import json
 import re
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -106,21 +107,16 @@ def _register(folder: HubFolder, name: str) -> int:
 
 
 def registered(folder: HubFolder, key: Path) -> int | None:
-    """The node that Flower lets in by a public key; asked without its program, which lists nodes without their keys."""
-    from flwr.cli.supernode.register import try_load_public_key
-    from flwr.proto.control_pb2 import ListNodesRequest
-    from flwr.supercore.control import ControlHttpClient
+    """The node that Flower lets in by a public key, from its database: its program lists nodes without their keys."""
+    from cryptography.hazmat.primitives import serialization as forms
 
-    authority = folder.authority.read_bytes() if folder.authority else None
-    client = ControlHttpClient.from_server_address(folder.address, authority is None, authority, interceptors=[])
-    try:
-        nodes = client.ListNodes(ListNodesRequest()).nodes_info
-    except Exception as error:  # of several libraries below Flower
-        raise TacitError(f"Flower does not list its nodes ({error}): see whether the hub still runs") from error
-    finally:
-        client.close()
-    mine = try_load_public_key(key)
-    return next((node.node_id for node in nodes if node.public_key == mine and node.status != "unregistered"), None)
+    form = forms.Encoding.PEM, forms.PublicFormat.SubjectPublicKeyInfo  # Flower's
+    mine = forms.load_ssh_public_key(key.read_bytes()).public_bytes(*form)
+    query = "SELECT node_id FROM node WHERE public_key = ? AND status != 'unregistered'"
+    with suppress(sqlite3.Error), closing(sqlite3.connect(f"{folder.database.as_uri()}?mode=ro", uri=True)) as database:
+        found = database.execute(query, [mine]).fetchone()
+        return int(found[0]) % 2**64 if found else None  # the database has no number without a sign
+    return None
 
 
 def _json(text: str) -> dict[str, object]:

@@ -104,6 +104,11 @@ class HubFolder:
         return self.folder / "flower"
 
     @property
+    def database(self) -> Path:
+        """What Flower remembers: nodes, their keys, runs."""
+        return self.home / "state.db"
+
+    @property
     def app(self) -> Path:
         """What Flower runs."""
         return self.folder / "app"
@@ -169,7 +174,7 @@ class HubFolder:
         options: dict[str, object] = {
             "host": hub.listen or hub.host,
             "port": hub.port,
-            "database": self.home / "state.db",
+            "database": self.database,
             "disable-runtime-dependency-installation": True,
         }
         if hub.insecure:
