@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import PIL
 from safetensors import SafetensorError, safe_open
@@ -76,10 +77,8 @@ def _read(file: Path, key: str) -> Source | None:
         about = held.metadata() or {}
         if about.get("key") == key:
             plain = json.loads(about["plain"]).items()
-            tensors = {name: held.get_tensor(name) for name in held.keys()}  # noqa: SIM118  # it is no dict
-            return Source(
-                **tensors, **{name: tuple(value) if isinstance(value, list) else value for name, value in plain}
-            )
+            fields: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in plain}
+            return Source(**fields, **{name: held.get_tensor(name) for name in held.keys()})  # noqa: SIM118  # no dict
     return None
 
 

@@ -155,9 +155,9 @@ def _job(config: Config, description: Description, own: Source | None) -> Job:
     clients = min(config.data.clients, SITES)
     train, server = replace(config.train, steps=1), config.server | {"steps": 1}
     # Nobody is left out, not for numbers of a model that is all too sure, and all that may be told is told at once.
-    engine, log = replace(config.engine, min_clients=0), replace(config.log, evaluate_every=1)
-    data, alone = replace(config.data, clients=clients, steps=1), {"engine": engine, "log": log, "faults": Faults()}
-    small = replace(config, cohort=clients, train=train, server=server, data=data, **alone)
+    config = replace(config, engine=replace(config.engine, min_clients=0), log=replace(config.log, evaluate_every=1))
+    data = replace(config.data, clients=clients, steps=1)
+    small = replace(config, cohort=clients, train=train, server=server, data=data, faults=Faults())
     shown = config.data.labels != "server"
     parts = [_few(own) if own else _invented(description, 0), *(_invented(description, k) for k in range(1, clients))]
     pool = Samples(torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts]))
