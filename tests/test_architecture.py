@@ -21,6 +21,7 @@ ANYTHING = "*"
 # A room is a module or a folder directly in src/tacit. It may import the rooms on its right and nothing else of
 # tacit; a folder that stands on its own right may import its own modules. A new room is added here on purpose.
 MAY_IMPORT = {
+    "__version__": "",  # of the package itself
     "errors": "",
     "machine": "",
     "random": "",
@@ -43,8 +44,8 @@ MAY_IMPORT = {
     "simulation": "config engines errors prepare",
     "trackers": "config engines.loop errors",
     "experiment": "config data engines errors folders params prepare simulation trackers",
-    "deploy": "catalog config data deploy display engines errors experiment federation folders method nets "
-    "params prepare random",
+    "deploy": "__version__ catalog config data deploy display engines errors experiment federation folders learn "
+    "method nets params prepare random",
     "report": "report errors",
     "display": "engines experiment report",
     "compare": "catalog config data display errors experiment report",

@@ -128,16 +128,16 @@ class Experiment:
             raise TacitError(f"the data is not the same as when {folder} was started: restore it, or start a new run")
         return cls(config, folder, job, split)
 
-    def rounds(self, courier: Courier | None = None) -> Generator[Record, None, None]:
+    def rounds(self, courier: Courier | None = None, lock: IO[bytes] | None = None) -> Generator[Record, None, None]:
         """Play the rounds that are left. Closing the generator at any time leaves a run that can be resumed.
 
         A courier that is given stays its owner's; its clients may keep their memories themselves, and these know of
-        the last rounds only, so that every round is saved.
+        the last rounds only, so that every round is saved. `lock` is that of the run's folder, if the caller has it.
         """
         if courier is None:
             configs.refuse_sites(self.config)
         with ExitStack() as stack:
-            lock = stack.enter_context(locked(self.folder))
+            lock = lock or stack.enter_context(locked(self.folder))
             stack.enter_context(one_thread())
             stack.enter_context(self._saying_how(at_hub=courier is not None))
             position, length = self._restore()

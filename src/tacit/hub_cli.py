@@ -1,9 +1,9 @@
 """`tacit hub`: the coordinator of a federation of real machines."""
 
-import shlex
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
@@ -106,9 +106,7 @@ def resume(
     if standing.playing:
         raise TacitError(f"{standing.name} is being played: see `{folder.command('status')}`, or wait for its end")
     if standing.done == standing.rounds:
-        raise TacitError(
-            f"{standing.name} is finished: look at it with `{shlex.join(['tacit', 'report', str(place)])}`"
-        )
+        raise TacitError(f"{standing.name} is finished: look at it with `tacit report {quote(str(place))}`")
     _play(folder, place)
 
 
@@ -131,11 +129,16 @@ def status(hub: Folder = HERE) -> None:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for head in ("run", "round", "state", "sites"):
         table.add_column(head, justify="right" if head == "round" else "left")
+    troubles: list[str] = []
     for each in control.runs(folder):
         state = "playing" if each.playing else "finished" if each.done == each.rounds else "stopped"
-        table.add_row(each.name, f"{each.done}/{each.rounds}", state, ", ".join(each.sites))
+        known = (f"{each.done}/{each.rounds}", state, ", ".join(each.sites))
+        table.add_row(each.name, *(("", "broken", "") if each.trouble else known))
+        troubles += [f"{each.name}: {each.trouble}"] if each.trouble else []
     if table.row_count:
         console.print(table, highlight=False)
+    for trouble in troubles:
+        say(trouble)
 
 
 @app.command("app")
@@ -149,8 +152,8 @@ def write_app(
     folder = _open(hub)
     place = apps.write(out or folder.app, folder.folder)
     say(f"{place}: play a run with")
-    home, where = shlex.quote(str(folder.home)), shlex.quote(str(place))
-    say(f"  FLWR_HOME={home} flwr run {where} hub --stream --run-config 'config=\"CONFIG.toml\"'")
+    home, app_folder = (quote(str(path)) for path in (folder.home, place))
+    say(f"  FLWR_HOME={home} flwr run {app_folder} hub --stream --run-config 'config=\"CONFIG.toml\"'")
 
 
 def _open(folder: Path) -> Any:

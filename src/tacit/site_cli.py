@@ -1,7 +1,7 @@
 """`tacit site`: one data holder of a federation, its settings and keys, and what would leave its machine."""
 
-import shlex
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -38,13 +38,13 @@ def init(
     key, certificate = written.public_key, f"{setup.CERTIFICATE} and "
     first = ("Tell the hub that this site takes part without keys.", "")
     if key is not None:
-        first = (f"Send {key} to the hub, which lets this site in with", f"tacit hub add {name} {key.name}")
+        first = (f"Send {key} to the hub, which lets this site in with", f"tacit hub add {name} {quote(key.name)}")
     files = f"{certificate if key else ''}federation.toml"
     comes = f"Put the hub's {files} into this folder, and see what would leave this machine:"
     steps = (
         first,
-        (comes, f"tacit site check {shlex.quote(str(written.site))}"),
-        ("Take part:", f"tacit site join HOST:PORT --site {shlex.quote(str(written.site.parent))}"),
+        (comes, f"tacit site check {quote(str(written.site))}"),
+        ("Take part:", f"tacit site join HOST:PORT --site {quote(str(written.site.parent))}"),
     )
     for number, (text, command) in enumerate(steps, start=1):
         console.print(Padding(escape(f"{number}. {text}"), (0, 0, 0, 2)), highlight=False)

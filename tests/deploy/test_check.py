@@ -98,6 +98,39 @@ def test_every_method_can_be_rehearsed(name: str, tmp_path: Path) -> None:
 def test_the_rehearsal_leaves_nothing_behind(tmp_path: Path) -> None:
     checked(tmp_path, method="scaffold", labels="client")
     assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["federation.toml", "own.npz", "site.toml"]
+    path = places.tell(places.site(tmp_path, "b", data="scans"), places.hub(tmp_path))
+    places.image_folder(path.parent / "scans", {"unlabeled": 5})
+    check(path)
+    assert sorted(each.name for each in path.parent.iterdir()) == ["federation.toml", "scans", "site.toml"]
+
+
+@pytest.mark.parametrize(
+    "function, reason",
+    [
+        ("client_update", "the rehearsal of round 1 failed: OSError: it rains; mend that, or tell the hub"),
+        ("start", "start of FedAvg failed in round 1: OSError: it rains; mend it"),
+        ("merge", "merge of FedAvg failed in round 1: OSError: it rains; mend it"),
+    ],
+)
+def test_a_method_that_fails_is_one_sentence(
+    function: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> None:
+        raise OSError("it rains")
+
+    monkeypatch.setattr(catalog.methods()["fedavg"], function, fails)
+    with pytest.raises(TacitError, match=reason):
+        checked(tmp_path, method="fedavg+fixmatch", labels="client")
+
+
+def test_what_is_told_seldom_or_gets_lost_is_shown_all_the_same(tmp_path: Path) -> None:
+    faults = {f"faults.{name}": 1.0 for name in ("lost", "crash", "nonfinite")}
+    settings = faults | {"log.local": True, "log.evaluate_every": 50, "engine.min_clients": 3, "rounds": 99}
+    x, y = places.arrays(20)
+    path = places.site_with(tmp_path, "a", x=x, y=y, x_test=x, y_test=y)
+    report = check(places.tell(path, places.hub(tmp_path, method="scaffold", labels="client", **settings)))
+    assert all(each.up for each in report.rounds)
+    assert "local_accuracy" in report.rounds[0].metrics
 
 
 def test_data_that_does_not_fit_is_refused(tmp_path: Path) -> None:

@@ -1,15 +1,18 @@
 """A hub without its processes: certificates, keys, who is waited for, and mistakes in one sentence."""
 
+import fcntl
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import ssl
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,10 +20,12 @@ from typing import Any
 import numpy as np
 import pytest
 import tomli_w
+from typer.testing import CliRunner
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install tacit[flower]")
 
 from tacit import config as configs
+from tacit.cli import app
 from tacit.data import sources
 from tacit.data.sources import Source
 from tacit.deploy import apps, control, hub, join, programs, setup
@@ -101,6 +106,23 @@ def test_a_hub_that_is_not_there_or_has_lost_its_key_is_refused(folder: HubFolde
         HubFolder.open(folder.folder)
 
 
+@pytest.mark.parametrize("listen", ["10.0.0.5", "::1", "other.example.org"])
+def test_an_address_to_listen_at_that_the_certificate_does_not_know_is_refused(listen: str, folder: HubFolder) -> None:
+    folder.file.write_text(tomli_w.dumps({"host": "hub.example.org", "listen": listen}))
+    with pytest.raises(TacitError, match=rf"listen = '{listen}' is not in .*: leave listen out, or use '0.0.0.0'"):
+        HubFolder.open(folder.folder)
+    folder.file.write_text(tomli_w.dumps({"host": "hub.example.org", "listen": listen, "insecure": True}))
+    assert listen in HubFolder.open(folder.folder).address
+
+
+@pytest.mark.parametrize("listen", ["hub.example.org", "0.0.0.0", "::", "127.0.0.1", "localhost"])
+def test_the_hubs_programs_reach_it_by_a_name_in_its_certificate(listen: str, tmp_path: Path) -> None:
+    made = HubFolder.create(tmp_path / "hub", Hub(host="hub.example.org"))
+    made.file.write_text(tomli_w.dumps({"host": "hub.example.org", "listen": listen}))
+    opened = HubFolder.open(made.folder)
+    shake_hands(opened, opened.authority_file, opened.address.rpartition(":")[0])
+
+
 def test_each_site_has_a_key_of_its_own(folder: HubFolder, tmp_path: Path) -> None:
     key = public_key("north", tmp_path)
     assert control.add(folder, "north", key) is False  # the hub does not run
@@ -123,6 +145,66 @@ def test_a_port_that_is_taken_is_refused_with_the_remedy(tmp_path: Path) -> None
         made = HubFolder.create(tmp_path / "hub", Hub(port=taken.getsockname()[1], insecure=True))
         with pytest.raises(TacitError, match="can not be used: stop what uses it, or set another"):
             control.serving(made).__enter__()
+
+
+@contextmanager
+def answering(said: bytes) -> Iterator[str]:
+    """The address of a server that says this to the first who asks."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            with suppress(OSError):  # nobody asks
+                visitor, _ = listening.accept()
+                with visitor:
+                    visitor.recv(4096)
+                    visitor.sendall(said)
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+        with suppress(OSError):
+            listening.shutdown(socket.SHUT_RDWR)
+
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+
+
+def test_a_hub_that_answers_is_found_without_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    monkeypatch.delenv("no_proxy", raising=False)
+    with answering(OK) as address:
+        assert programs.healthy(address, None)
+
+
+@pytest.mark.parametrize("said", [b"SSH-2.0-OpenSSH_9.6\r\n", b"", b"HTTP/1.1 500 Broken\r\n\r\n"])
+def test_what_answers_and_is_no_hub_is_none(said: bytes) -> None:
+    with answering(said) as address:
+        assert not programs.healthy(address, None)
+
+
+@pytest.mark.parametrize("damaged", ["", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", None])
+def test_with_a_damaged_certificate_no_hub_answers(damaged: str | None, tmp_path: Path) -> None:
+    if damaged is not None:
+        (tmp_path / "ca.crt").write_text(damaged)
+    assert not programs.healthy("127.0.0.1:1", tmp_path / "ca.crt")
+
+
+@pytest.mark.parametrize(
+    "given, known",
+    [
+        ({}, "127.0.0.1,localhost"),
+        ({"NO_PROXY": "a.org"}, "a.org,127.0.0.1,localhost"),
+        ({"NO_PROXY": "a.org", "no_proxy": "b.org"}, "b.org,127.0.0.1,localhost"),
+    ],
+)
+def test_flowers_programs_meet_on_this_machine_without_a_proxy(
+    given: dict[str, str], known: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    assert programs.environment(tmp_path)["no_proxy"] == known
 
 
 def test_a_run_that_is_not_there_is_refused(folder: HubFolder) -> None:
@@ -190,10 +272,34 @@ def test_when_any_may_come_all_must_be_there_and_able() -> None:
 
 def test_a_node_that_calls_itself_by_anothers_name_is_refused() -> None:
     post: Any = None
-    roster = Roster(post, {}, {}, owners={1: "north"})
+    owners = {1: "north"}
+    roster = Roster(post, {}, {}, owners=lambda: owners)
     assert roster._vouched(1, Place("north")) == Place("north")
     assert roster._vouched(1, Place("south")) == Place("north", "it calls itself south and has the key of north")
     assert "a key that nobody was given" in roster._vouched(2, Place("north")).refusal
+    owners = {2: "north"}  # its key is replaced while the run goes on
+    assert roster._vouched(2, Place("north")) == Place("north")
+    assert "a key that nobody was given" in roster._vouched(1, Place("north")).refusal
+
+
+def test_a_hub_looks_up_whose_key_a_node_has_when_it_asks(folder: HubFolder, tmp_path: Path) -> None:
+    """A site's key is replaced while the run waits for it."""
+    folder.home.mkdir()
+    folder.file.write_text(tomli_w.dumps({"join_seconds": 0.05}))
+    config = places.hub(tmp_path, clients=1, labels="client", rounds=1, method="fedavg+supervised")
+    Experiment.create(config, tmp_path / "run")
+    control.add(folder, "a", public_key("a", tmp_path))
+    x, y = places.arrays(6)
+    grid = DirectGrid(client_app(open_desk, introduce), [{"site": str(places.site_with(tmp_path, "a", x=x, y=y))}])
+    push = grid.push_messages
+
+    def replaced(messages: Iterable[Any]) -> Iterable[str]:
+        folder.accept(dict.fromkeys(grid.contexts, ("a", "its new key")))
+        return push(messages)
+
+    grid.push_messages = replaced  # type: ignore[method-assign]
+    play(folder, tmp_path / "run", Post(grid))
+    assert control.stand(tmp_path / "run").done == 1
 
 
 def test_sites_are_fixed_with_the_run(tmp_path: Path) -> None:
@@ -203,9 +309,15 @@ def test_sites_are_fixed_with_the_run(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "sites.json").read_text())["names"] == ["a", "b"]
 
 
+def play(made: HubFolder, run: Path, post: Post) -> None:
+    """As Flower's ServerApp does it."""
+    hub.main(post, {"hub": str(made.folder), "run": str(run), "config": ""})
+
+
 def hub_and_sites(folder: Path, labels: dict[str, list[int]], **options: Any) -> tuple[HubFolder, Path, Post]:
     """A hub with a run, and a site in this process for each list of labels."""
-    made = HubFolder.create(folder / "hub", Hub(insecure=True, join_seconds=0.05))
+    made = HubFolder.create(folder / "hub", Hub(insecure=True))
+    made.file.write_text(tomli_w.dumps({"insecure": True, "join_seconds": 0.05}))
     config = places.hub(folder, **{"clients": len(labels), "labels": "client", "rounds": 1, **options})
     Experiment.create(config, folder / "run")
     x, _ = places.arrays(9)
@@ -227,7 +339,8 @@ def hub_and_sites(folder: Path, labels: dict[str, list[int]], **options: Any) ->
 def test_a_run_without_a_label_at_any_site_is_refused(method: str, reason: str, tmp_path: Path) -> None:
     made, run, post = hub_and_sites(tmp_path, {"a": [-1, -1], "b": [-1, -1, -1]}, method=method)
     with pytest.raises(TacitError, match=reason):
-        hub.play(made, run, post)
+        play(made, run, post)
+    assert re.search(reason, (run / "error.txt").read_text())
     assert not (run / "rounds.jsonl").exists()
     assert hub.Sites.read(run) is None
 
@@ -244,12 +357,35 @@ def test_labels_at_one_site_are_enough_and_the_data_is_loaded_once(
 
     real = sources.load
     monkeypatch.setattr(sources, "load", load)
-    hub.play(made, run, post)
+    play(made, run, post)
     assert len((run / "rounds.jsonl").read_text().splitlines()) == 1
     assert loaded == [str(tmp_path / "hub.npz")]
     sites = hub.Sites.read(run)
     assert sites
     assert sites.numbers == {"a": 0, "b": 1}
+
+
+def test_a_run_that_waits_for_its_sites_has_one_player(tmp_path: Path) -> None:
+    made, run, post = hub_and_sites(tmp_path, {"a": [0, 1, 2], "b": [0, 1]}, method="fedavg+supervised")
+    grid: Any = post.grid
+    nodes = grid.get_node_ids
+    looks: list[bool] = []
+
+    def look() -> Iterable[int]:
+        if not looks:
+            (run / "error.txt").write_text("of the first")
+            looks.append(control.stand(run).playing)
+            with pytest.raises(TacitError, match="another process is running"):
+                play(made, run, post)
+            assert (run / "error.txt").read_text() == "of the first"
+        found: Iterable[int] = nodes()
+        return found
+
+    grid.get_node_ids = look
+    play(made, run, post)
+    assert looks == [True]
+    assert not control.stand(run).playing
+    assert control.stand(run).done == 1
 
 
 def test_labels_are_not_judged_while_a_site_may_still_bring_some(tmp_path: Path) -> None:
@@ -258,6 +394,13 @@ def test_labels_are_not_judged_while_a_site_may_still_bring_some(tmp_path: Path)
     hub.refuse_without_labels(experiment, ["a", "b"], here)
     with pytest.raises(TacitError, match="needs labels at the clients"):
         hub.refuse_without_labels(experiment, ["a"], here)
+
+
+def test_what_flower_refuses_is_quoted(folder: HubFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = json.dumps({"success": False, "error-message": "Using SuperLink: hub\nit rains\n"})
+    monkeypatch.setattr(programs, "call", lambda *_: said)
+    with pytest.raises(TacitError, match="Flower refuses: Using SuperLink: hub it rains; mend that and try again"):
+        control.connected(folder)
 
 
 @pytest.mark.parametrize("said", ["", "no such command", "{half"])
@@ -269,18 +412,38 @@ def test_an_answer_of_flower_that_is_not_understood_is_one_sentence(
         control.connected(folder)
 
 
+FAILED = "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed"
+
+
 @pytest.mark.parametrize(
     "said, reason",
     [
         ("…\n[code: 2004] Public key not recognized\n", "does not know this site's key"),
         ("…\n[code: 2001] Missing\n", "asks for a key"),
         ("ssl: CERTIFICATE_VERIFY_FAILED\n", "is not the one that ca.crt is of"),
+        (
+            f"{FAILED}: IP address mismatch, certificate is not valid for '192.0.2.7'\n",
+            "not for 192.0.2.7:8443: use the",
+        ),
+        (f"{FAILED}: Hostname mismatch, certificate is not valid for 'hub'\n", "address that `tacit hub init --host`"),
+        (f"{FAILED}: certificate has expired (_ssl.c:1000)\n", "has expired: have the hub set up anew"),
         ("\x1b[91mERROR\x1b[0m: it rains\n", "SuperNode ended: ERROR: it rains"),
     ],
 )
 def test_refusals_are_said_in_plain_words(said: str, reason: str) -> None:
     site = Site("north", certificate="ca.crt", key="north.key")
     assert reason in join.refusal(said, site, "192.0.2.7:8443", Path("join.log"))
+
+
+def test_what_a_supernode_says_is_passed_on_in_plain_words() -> None:
+    said: list[str] = []
+    lines = ["SuperNode ID: 7", "Receiving: query message", "of no interest", "Receiving: train message"]
+    join._pass_on(lines, Site("north"), said.append)
+    assert said == [
+        "joined as north; waiting for work (Ctrl-C to leave)",
+        "telling the hub who this is",
+        "training for a round",
+    ]
 
 
 @pytest.mark.parametrize("address", ["hub", "hub:", ":8443", "hub:99999", "hub:x"])
@@ -368,13 +531,75 @@ def test_a_key_that_was_replaced_or_removed_is_no_longer_let_in(
     assert list(folder.nodes().values()) == ["north"]
 
 
+def refuse_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have Flower's program say that it knows every key already."""
+
+    said = {"success": False, "error-message": "Using SuperLink: hub\n[code: 313] Public key already in use."}
+    monkeypatch.setattr(programs, "call", lambda *_: json.dumps(said))
+
+
+def test_keys_are_registered_by_one_process_at_a_time(
+    folder: HubFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("north", "south"):
+        control.add(folder, name, public_key(name, tmp_path))
+    keys = {name: path.read_text() for name, path in folder.keys.items()}
+    calls: list[str] = []
+
+    def call(name: str, arguments: list[str], home: Path) -> str:
+        with (folder.home / "nodes.lock").open() as other, pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        calls.append(Path(arguments[2]).stem)
+        return '{"node-id": 2}'
+
+    def lock(file: Any, how: int) -> None:
+        if how == fcntl.LOCK_EX:  # another who came first is ready now
+            folder.accept({1: ("north", keys["north"])})
+        flock(file, how)
+
+    flock = fcntl.flock
+    monkeypatch.setattr(programs, "call", call)
+    monkeypatch.setattr(fcntl, "flock", lock)
+    control.reconcile(folder)
+    assert calls == ["south"]
+    assert folder.nodes() == {1: "north", 2: "south"}
+
+
+def test_a_registration_that_was_not_noted_is_found_again(
+    folder: HubFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hub was killed after Flower had let the site in and before it could write that down."""
+    refuse_twice(monkeypatch)
+    monkeypatch.setattr(control, "registered", lambda folder, key: {"north": 7}[key.stem])
+    control.add(folder, "north", public_key("north", tmp_path))
+    control.reconcile(folder)
+    assert folder.nodes() == {7: "north"}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the libraries below Flower
+def test_a_node_is_found_by_its_key_and_only_while_it_is_let_in(folder: HubFolder, tmp_path: Path) -> None:
+    """In a database as Flower itself writes it."""
+    from flwr.cli.supernode.register import try_load_public_key
+    from flwr.server.superlink.linkstate import LinkStateFactory
+    from flwr.supercore.object_store import ObjectStoreFactory
+    from flwr.superlink.federation import NoOpFederationManager
+
+    keys = {name: public_key(name, tmp_path) for name in ("north", "south", "west")}
+    assert control.registered(folder, keys["north"]) is None
+    folder.home.mkdir()
+    place = str(folder.database)
+    state = LinkStateFactory(place, NoOpFederationManager(), ObjectStoreFactory(place)).state()
+    nodes = {name: state.create_node("me", "me", try_load_public_key(keys[name]), 30) for name in ("north", "south")}
+    state.delete_node("me", nodes["north"])
+    found = {name: control.registered(folder, key) for name, key in keys.items()}
+    assert found == {"north": None, "south": nodes["south"], "west": None}
+
+
 def test_a_key_that_flower_has_known_before_is_named_with_the_remedy(
     folder: HubFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def call(name: str, arguments: list[str], home: Path) -> str:
-        raise TacitError("Flower refuses: Public key already in use while registering node; mend that and try again")
-
-    monkeypatch.setattr(programs, "call", call)
+    refuse_twice(monkeypatch)
+    monkeypatch.setattr(control, "registered", lambda *_: None)
     control.add(folder, "north", public_key("north", tmp_path))
     with pytest.raises(TacitError, match=re.escape(f"give north a new key, or end the hub, move {folder.home} away")):
         control.reconcile(folder)
@@ -386,6 +611,45 @@ def test_a_broken_memory_of_nodes_is_refused_with_the_remedy(folder: HubFolder, 
     (folder.home / "nodes.json").write_text(text)
     with pytest.raises(TacitError, match="nodes.json is broken: end the hub, move"):
         folder.nodes()
+
+
+@pytest.mark.parametrize(
+    "file, text, reason",
+    [
+        ("sites.json", "", "sites.json can not be read .*: put it back, or start a new run"),
+        ("sites.json", '{"run": 1}', "sites.json can not be read"),
+        ("config.toml", 'rounds = "x"', "rounds = 'x': write a number there"),
+        ("config.toml", "rounds = ", "is not valid TOML"),
+        ("checkpoint/latest.json", "", "checkpoint .* can not be read"),
+    ],
+)
+def test_a_run_that_is_broken_does_not_hide_the_others(
+    file: str, text: str, reason: str, folder: HubFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("good", "bad"):
+        (folder.runs / name / "checkpoint").mkdir(parents=True)
+        (folder.runs / name / "config.toml").write_text("rounds = 3")
+    (folder.runs / "bad" / file).write_text(text)
+    standings = {each.name: each for each in control.runs(folder)}
+    assert standings["good"] == control.Standing("good", 0, 3, playing=False, sites=[])
+    assert re.search(reason, standings["bad"].trouble)
+    monkeypatch.setattr(HubFolder, "running", lambda _: False)
+    said = CliRunner().invoke(app, ["hub", "status", "--hub", str(folder.folder)])
+    assert said.exit_code == 0
+    assert re.search(r"good +0/3 +stopped", said.stdout)
+    assert re.search(r"bad +broken", said.stdout)
+    assert re.search(reason, said.stdout.replace("\n", " "))
+
+
+def test_a_key_file_that_is_empty_is_named(folder: HubFolder, tmp_path: Path) -> None:
+    """As a hub may leave it that was killed while it wrote."""
+    control.add(folder, "north", public_key("north", tmp_path))
+    folder.keys["north"].write_text("")
+    control.add(folder, "south", public_key("south", tmp_path))
+    with pytest.raises(TacitError, match="north has another key already: remove .*north.pub"):
+        control.add(folder, "north", public_key("north", tmp_path))
+    with pytest.raises(TacitError, match="north.pub is no public key of a site"):
+        control.reconcile(folder)
 
 
 @pytest.mark.parametrize("place", ["afile", "afile/below"])
@@ -403,6 +667,12 @@ def test_remedies_name_the_hub_unless_it_is_here(folder: HubFolder, monkeypatch:
     assert folder.command("status") == "tacit hub status"
     monkeypatch.chdir("/")
     assert folder.command("status").endswith(f" --hub {str(folder.folder).removeprefix('/')}")
+
+
+def test_remedies_can_be_typed_as_they_stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = HubFolder.create(tmp_path / "my hub", Hub())
+    monkeypatch.chdir(tmp_path)
+    assert shlex.split(made.command("status")) == ["tacit", "hub", "status", "--hub", "my hub"]
 
 
 @pytest.mark.parametrize("words", ["status", "add a b", "run c.toml", "resume r", "start", "app"])

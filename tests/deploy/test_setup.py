@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from tacit.catalog import settings
 from tacit.cli import app
 from tacit.deploy import setup
-from tacit.deploy.files import write_new
+from tacit.deploy.files import Tail, write_new
 from tacit.deploy.settings import Hub, Site, load, settings_text
 from tacit.errors import TacitError
 
@@ -84,6 +84,23 @@ def test_a_failure_takes_back_what_was_written(tmp_path: Path) -> None:
     with pytest.raises(TacitError, match="can not write to .*: File name too long"):
         write_new(tmp_path / "s", {"first": (b"1", 0o600), too_long: (b"2", 0o600)})
     assert not (tmp_path / "s" / "first").exists()
+
+
+def test_a_log_is_read_line_by_line_and_nothing_twice(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("of before\n", encoding="utf-8")
+    tail, later = Tail(log), Tail(tmp_path / "later")
+    assert (tail.lines(), later.lines()) == ([], [])
+    told = []
+    for added in ("one\ntw", "o\n", "", "\n", "drei: ä"[:-1], "ä\nfour\n"):
+        with log.open("a", encoding="utf-8") as file:
+            file.write(added)
+        told.append(tail.lines())
+    assert told == [["one"], ["two"], [], [""], [], ["drei: ä", "four"]]
+    log.write_bytes(b"x" * log.stat().st_size)  # what was told is not looked at again
+    assert tail.lines() == []
+    (tmp_path / "later").write_text("new\n", encoding="utf-8")
+    assert later.lines() == ["new"]
 
 
 def test_it_tells_the_next_three_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """Sites at work, without processes: own data gives the bits of one machine, and who does not fit is left out."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -11,8 +12,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tacit import __version__
 from tacit import config as configs
 from tacit.config import Config
+from tacit.data import images
 from tacit.engines.inline import InlineCourier
 from tacit.engines.loop import Record
 from tacit.errors import TacitError
@@ -22,6 +25,7 @@ from tests.deploy import places
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install tacit[flower]")
 
+from tacit.deploy import hub, kept
 from tacit.deploy.site import introduce, open_desk
 from tacit.engines.flower import FlowerCourier, Post, Roster, client_app
 from tests.engines.grid import DirectGrid, played
@@ -30,7 +34,7 @@ pytestmark = pytest.mark.flower
 
 
 def about(config: Config, run: str = "run-1") -> dict[str, str]:
-    return {"config": configs.dumps(config), "description": places.describe(config).to_text(), "run": run}
+    return hub.about(config, places.describe(config), run, build_data(config)[1])
 
 
 def federated(config: Config, sites: Mapping[str, Path]) -> tuple[FlowerCourier, DirectGrid]:
@@ -141,6 +145,16 @@ def test_a_site_sees_its_images_as_the_hub_does(tmp_path: Path) -> None:
     config = places.hub(tmp_path, labels="all", **{"data.normalise": "data", "data.flip": True, "data.shift": 1})
     job = open_desk(about(config), {"site": str(path)}, 0).job
     assert job.federation.views == build_job(config)[0].federation.views
+
+
+def test_a_site_decodes_its_images_once_for_all_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "SETTLED", 0.0)
+    path, config = places.site(tmp_path, "a", data="scans"), places.hub(tmp_path)
+    places.image_folder(path.parent / "scans", {"unlabeled": 5})
+    assert introduce(about(config), {"site": str(path)}).samples == 5
+    monkeypatch.setattr(images, "load", None)
+    assert len(open_desk(about(config), {"site": str(path)}, 0).job.federation.client(0, 0)) == 5
+    assert (path.parent / "memory" / "_images.safetensors").exists()
 
 
 def deep_folder(folder: Path, held: Mapping[str, int]) -> Path:
@@ -275,6 +289,54 @@ def test_a_site_loads_no_more_than_it_needs() -> None:
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     assert said.stdout.strip() == ""
+
+
+@pytest.mark.parametrize(
+    "change, reason",
+    [
+        ({"version": "9.9"}, f"the hub has version 9.9 of Tacit and this site {__version__}: install the same at both"),
+        ({"version": "9.9", "config": "new = 1"}, "the hub has version 9.9 of Tacit"),
+        ({"version": None}, "the hub does not say its version: use the same version of Tacit there"),
+        ({"split": "another"}, "hub.npz are dealt otherwise here than at the hub: get the data set"),
+    ],
+)
+def test_a_site_refuses_a_hub_of_another_version_or_with_other_data(
+    change: dict[str, str | None], reason: str, tmp_path: Path
+) -> None:
+    config = places.hub(tmp_path, partition="iid", labels="all")
+    node = {"site": str(places.site(tmp_path, "a"))}
+    told = {name: value for name, value in {**about(config), **change}.items() if value is not None}
+    assert reason in introduce(told, node).refusal
+    with pytest.raises(TacitError, match=re.escape(reason)):
+        open_desk(told, node, 0)
+
+
+def test_data_that_is_not_the_hubs_is_not_dealt_from(tmp_path: Path) -> None:
+    """With other labels, shares of sites could overlap."""
+    config = places.hub(tmp_path, partition="dirichlet:1", labels="all")
+    node = {"site": str(places.site(tmp_path, "a"))}
+    told = about(config)
+    assert not introduce(told, node).refusal
+    x, y = places.arrays(42)
+    np.savez(tmp_path / "hub.npz", x=x[:12], y=y[:12][::-1], x_test=x[12:], y_test=y[12:])
+    assert "dealt otherwise here than at the hub" in introduce(told, node).refusal
+
+
+def test_the_settings_of_a_site_are_read_once_for_a_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else they could change in the middle of an answer."""
+    config = places.hub(tmp_path, partition="iid", labels="all")
+    path = places.tell(places.site(tmp_path, "a"), config)
+    read: list[str] = []
+
+    def note(file: Path) -> dict[str, Any]:
+        read.append(file.name)
+        return real(file)
+
+    real = configs.read
+    monkeypatch.setattr(configs, "read", note)
+    introduce(about(config), {"site": str(path)})
+    open_desk(about(config), {"site": str(path)}, 0)
+    assert read == ["site.toml", "federation.toml"] * 2
 
 
 @pytest.mark.parametrize(

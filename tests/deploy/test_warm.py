@@ -1,5 +1,6 @@
 """Client processes forked out of one that has imported everything: they are what Flower's own program would be."""
 
+import os
 import socket
 import subprocess
 import sys
@@ -52,6 +53,49 @@ def test_one_after_another_and_whoever_went_away_does_no_harm(den: Path) -> None
         visitor.connect(str(den / "door"))
     for _ in range(3):
         assert "usage" in called(den, "--help").stdout
+
+
+def knocking(door: Path) -> "subprocess.Popen[str]":
+    """A task whose own program is `echo`."""
+    words = [sys.executable, "-IS", knock.__file__, str(door), "/bin/echo", "done", "by", "itself"]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+
+
+def test_a_task_that_nobody_takes_is_done_by_its_own_program(tmp_path: Path) -> None:
+    """The warm process dies with a task in line, or closes the door before it has forked."""
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "door"))
+        listening.listen()
+        with knocking(tmp_path / "door") as first:
+            visitor, _ = listening.accept()
+            asked, outputs = knock.receive(visitor)
+            assert asked
+            assert asked["arguments"] == ["done", "by", "itself"]
+            for output in outputs:
+                os.close(output)
+            visitor.close()
+            assert first.communicate(timeout=120)[0] == "done by itself\n"
+
+
+def test_a_fork_that_fails_ends_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fork() -> int:
+        raise BlockingIOError("no room")
+
+    def program() -> None:
+        raise AssertionError("nobody was forked")
+
+    monkeypatch.setattr(os, "fork", fork)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "door"))
+        listening.listen()
+        with knocking(tmp_path / "door") as task:
+            visitor, _ = listening.accept()
+            with visitor:
+                warm._serve(program, visitor, listening)
+            assert task.communicate(timeout=120)[0] == "done by itself\n"
+    assert "a task was not taken: no room" in capsys.readouterr().err
 
 
 def test_the_program_imports_next_to_nothing(den: Path) -> None:

@@ -42,7 +42,7 @@ def check(path: Path) -> Report:
     """Read a site's data as a run would, and rehearse the run's first rounds with some of it."""
     site = load(Site, path)
     config, description = read_federation(beside(path, site.federation))
-    holding = hold(path, config, description)
+    holding = hold(path, site, config, description)
     source = holding.source
     known = {} if source is None else samples_per_class(source)
     rounds = rehearse(holding.config, description, source)

@@ -2,16 +2,17 @@
 
 import json
 import re
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from tacit import config as configs
 from tacit.catalog import check
 from tacit.deploy import apps, programs
-from tacit.deploy.files import OPEN, write_new
+from tacit.deploy.files import OPEN, Tail, write_new
 from tacit.deploy.folder import CONNECTION, HubFolder
 from tacit.deploy.hub import Sites
 from tacit.deploy.settings import Site
@@ -46,9 +47,8 @@ def add(folder: HubFolder, name: str, key: Path) -> bool:
     text = _public_key(key)
     if folder.hub.insecure:
         raise TacitError(f"this hub has no keys: any site may join, since {folder.file} says insecure")
-    same = [
-        other for other, path in folder.keys.items() if path.read_text(encoding="utf-8").split()[1] == text.split()[1]
-    ]
+    held = {other: path.read_text(encoding="utf-8", errors="replace").split() for other, path in folder.keys.items()}
+    same = [other for other, words in held.items() if words[1:2] == text.split()[1:2]]
     if same and same != [name]:
         raise TacitError(f"this is the key of {same[0]}: each site has its own, made by `tacit site init`")
     if name in folder.keys and not same:
@@ -76,18 +76,19 @@ def _public_key(path: Path) -> str:
 def reconcile(folder: HubFolder) -> None:
     """Have the SuperLink accept the keys in the hub's folder and no others, and remember which node has which.
 
-    A key that was removed or replaced there is no longer let in.
+    A key that was removed or replaced there is no longer let in. Of several who do this one waits for the other.
     """
-    accepted = folder.accepted()
-    wanted = {name: path.read_text(encoding="utf-8") for name, path in folder.keys.items()}
-    for node, (name, key) in list(accepted.items()):
-        if wanted.get(name) != key:
-            programs.call("flwr", ["supernode", "unregister", str(node), CONNECTION], folder.home)
-            del accepted[node]
+    with folder.alone():
+        accepted = folder.accepted()
+        wanted = {name: _public_key(path) for name, path in folder.keys.items()}
+        for node, (name, key) in list(accepted.items()):
+            if wanted.get(name) != key:
+                programs.call("flwr", ["supernode", "unregister", str(node), CONNECTION], folder.home)
+                del accepted[node]
+                folder.accept(accepted)
+        for name in wanted.keys() - {name for name, _ in accepted.values()}:
+            accepted[_register(folder, name)] = name, wanted[name]
             folder.accept(accepted)
-    for name in wanted.keys() - {name for name, _ in accepted.values()}:
-        accepted[_register(folder, name)] = name, wanted[name]
-        folder.accept(accepted)
 
 
 def _register(folder: HubFolder, name: str) -> int:
@@ -98,13 +99,31 @@ def _register(folder: HubFolder, name: str) -> int:
         if "already in use" not in str(error):
             raise
         # It was let in and removed, or the hub died before it could note that it was let in.
+        if (node := registered(folder, folder.keys[name])) is not None:
+            return node
         raise TacitError(
             f"Flower takes no key twice, and knows that of {name} from before: give {name} a new key, or {folder.anew}"
         ) from error
 
 
+def registered(folder: HubFolder, key: Path) -> int | None:
+    """The node that Flower lets in by a public key, from its database: its program lists nodes without their keys."""
+    from cryptography.hazmat.primitives import serialization as forms
+
+    form = forms.Encoding.PEM, forms.PublicFormat.SubjectPublicKeyInfo  # Flower's
+    mine = forms.load_ssh_public_key(key.read_bytes()).public_bytes(*form)
+    query = "SELECT node_id FROM node WHERE public_key = ? AND status != 'unregistered'"
+    with suppress(sqlite3.Error), closing(sqlite3.connect(f"{folder.database.as_uri()}?mode=ro", uri=True)) as database:
+        found = database.execute(query, [mine]).fetchone()
+        return int(found[0]) % 2**64 if found else None  # the database has no number without a sign
+    return None
+
+
 def _json(text: str) -> dict[str, object]:
-    """The JSON at the end of what one of Flower's programs says; it may say other things first."""
+    """The JSON at the end of what one of Flower's programs says; it may say other things first.
+
+    With JSON asked for, a program that fails says so in it and ends as if all were well.
+    """
     try:
         found: dict[str, object] = json.loads(text[text.index("{") :])
     except ValueError as error:
@@ -112,6 +131,9 @@ def _json(text: str) -> dict[str, object]:
         raise TacitError(
             f"Flower's answer is not understood ({said}): install the version that tacit[flower] asks for"
         ) from error
+    if found.get("success") is False:
+        why = programs.last_words(str(found.get("error-message")), 2)
+        raise TacitError(f"Flower refuses: {why}; mend that and try again")
     return found
 
 
@@ -121,35 +143,24 @@ def play(folder: HubFolder, run: Path, say: Say) -> None:
     run = run.absolute()
     apps.write(folder.app, folder.folder)
     (run / "error.txt").unlink(missing_ok=True)
-    told = _length(run / "progress.log")
+    progress = Tail(run / "progress.log")
     settings = f'hub="{folder.folder}" run="{run}"'
     words = [programs.find("flwr"), "run", str(folder.app), CONNECTION, "--stream", "--run-config", settings]
     with programs.running(words, folder.home, run / "flower.log") as stream:
         try:
             while stream.ended() is None:
-                told = _pass_on(run / "progress.log", told, say)
+                _pass_on(progress, say)
                 time.sleep(0.2)
         except KeyboardInterrupt:
             _stop(folder, stream.said())
             raise
-        _pass_on(run / "progress.log", told, say)
+        _pass_on(progress, say)
         _judge(folder, run, stream)
 
 
-def _length(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
-
-
-def _pass_on(path: Path, told: int, say: Say) -> int:
-    """Say the whole lines that a file has beyond a place in it; the new place."""
-    if not path.exists():
-        return told
-    with path.open("rb") as file:
-        file.seek(told)
-        lines = file.read().rpartition(b"\n")[0]
-    for line in lines.decode().splitlines():
+def _pass_on(progress: Tail, say: Say) -> None:
+    for line in progress.lines():
         say(line)
-    return told + len(lines) + 1 if lines else told
 
 
 def _stop(folder: HubFolder, said: str) -> None:
@@ -180,20 +191,30 @@ class Standing:
     rounds: int
     playing: bool
     sites: list[str]  # none before the first round
+    trouble: str = ""  # why nothing else is known of it
 
 
 def stand(run: Path) -> Standing:
     """How far the run in a folder is."""
-    rounds = int(configs.read(run / "config.toml").get("rounds", 0))
+    rounds = configs.read(run / "config.toml").get("rounds", 0)
+    if not isinstance(rounds, int):
+        raise TacitError(f"{run / 'config.toml'} says rounds = {rounds!r}: write a number there")
     sites = Sites.read(run)
     done = checkpoint.finished_rounds(run / "checkpoint")
     return Standing(run.name, done, rounds, being_played(run), sites.names if sites else [])
 
 
 def runs(folder: HubFolder) -> list[Standing]:
-    """All runs of a hub, the last one that was started first."""
+    """All runs of a hub, the last one that was started first; one that is broken does not hide the others."""
     found = sorted(folder.runs.glob("*/config.toml"), key=lambda path: path.stat().st_mtime, reverse=True)
-    return [stand(path.parent) for path in found]
+    return [_stand_or_not(path.parent) for path in found]
+
+
+def _stand_or_not(run: Path) -> Standing:
+    try:
+        return stand(run)
+    except (TacitError, OSError) as error:
+        return Standing(run.name, 0, 0, playing=False, sites=[], trouble=str(error))
 
 
 def find_run(folder: HubFolder, name: str) -> Path:

@@ -1,7 +1,7 @@
 """What a site must know of a federation to see its own data as everybody does, and the file that tells it."""
 
 import tomllib
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +13,7 @@ from tacit.catalog import check
 from tacit.config import Config
 from tacit.data.augment import ImageViews
 from tacit.data.scenario import Bits
+from tacit.deploy.settings import missing
 from tacit.errors import TacitError
 from tacit.federation import Federation
 
@@ -73,9 +74,8 @@ class Description:
         """From settings that were read already."""
         if not isinstance(tree, dict):
             raise _broken("it is no section")
-        for item in fields(cls):
-            if item.default is MISSING and item.name not in tree:
-                raise _broken(f"it has no {item.name}")
+        if name := missing(cls, tree):
+            raise _broken(f"it has no {name}")
         return cls(**check(cls, tree, "description"))
 
 

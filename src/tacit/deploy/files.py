@@ -1,4 +1,4 @@
-"""Files of a new site or hub: none is overwritten, and either all are there or none."""
+"""Files of a new site or hub: none is overwritten, and either all are there or none; and what is added to a log."""
 
 import os
 from collections.abc import Mapping
@@ -27,3 +27,22 @@ def write_new(folder: Path, files: Mapping[str, tuple[bytes, int]]) -> None:
         for path in done:
             path.unlink(missing_ok=True)
         raise TacitError(f"can not write to {folder}: {error.strerror}; choose another folder") from error
+
+
+class Tail:
+    """What is added to a file from now on, whole lines only; nothing is read twice, since a log may become long."""
+
+    def __init__(self, path: Path) -> None:
+        """Begin where the file ends now; it need not be there yet."""
+        self._path, self._at = path, path.stat().st_size if path.exists() else 0
+
+    def lines(self) -> list[str]:
+        """The lines that are new."""
+        if not self._path.exists():
+            return []
+        with self._path.open("rb") as file:
+            file.seek(self._at)
+            new = file.read()
+        whole = new[: new.rfind(b"\n") + 1]
+        self._at += len(whole)
+        return whole.decode(errors="replace").splitlines()

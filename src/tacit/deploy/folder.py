@@ -9,11 +9,14 @@ app/           what Flower runs at the hub and at every site
 runs/          one folder per run
 """
 
+import fcntl
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from shlex import quote
 
 import tomli_w
 
@@ -24,6 +27,7 @@ from tacit.engines.memory import write_durably
 from tacit.errors import TacitError
 
 CONNECTION = "hub"  # by this name Flower's programs know the hub
+EVERY = ("0.0.0.0", "::")  # listens at all addresses of this machine
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,12 @@ class HubFolder:
         missing = [path for path in (found.authority_file, found.certificate, found.key) if not path.exists()]
         if missing and not found.hub.insecure:
             raise TacitError(f"the certificate {missing[0]} is missing: make a hub with `tacit hub init` elsewhere")
+        hub = found.hub
+        if hub.listen not in (None, hub.host, *EVERY, *certificates.EVERYWHERE) and not hub.insecure:
+            raise TacitError(
+                f"{found.file}: listen = '{hub.listen}' is not in the hub's certificate, so that its own programs can "
+                "not reach it: leave listen out, or use '0.0.0.0'"
+            )
         return found
 
     @property
@@ -94,6 +104,11 @@ class HubFolder:
         return self.folder / "flower"
 
     @property
+    def database(self) -> Path:
+        """What Flower remembers: nodes, their keys, runs."""
+        return self.home / "state.db"
+
+    @property
     def app(self) -> Path:
         """What Flower runs."""
         return self.folder / "app"
@@ -118,7 +133,7 @@ class HubFolder:
     def address(self) -> str:
         """Where this machine's own programs reach the hub."""
         listen = self.hub.listen or self.hub.host
-        host = "127.0.0.1" if listen in ("0.0.0.0", "::") else listen
+        host = "127.0.0.1" if listen in EVERY else listen
         return f"[{host}]:{self.hub.port}" if ":" in host else f"{host}:{self.hub.port}"
 
     def accepted(self) -> dict[int, tuple[str, str]]:
@@ -136,6 +151,14 @@ class HubFolder:
         """Remember these."""
         write_durably(self.home / "nodes.json", json.dumps(dict(nodes)).encode())
 
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """While the block runs nobody else changes who is accepted, here or at Flower; whoever comes second waits."""
+        self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with (self.home / "nodes.lock").open("wb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
     @property
     def anew(self) -> str:
         """What helps when Flower's memory of the sites and the hub's do not fit."""
@@ -151,7 +174,7 @@ class HubFolder:
         options: dict[str, object] = {
             "host": hub.listen or hub.host,
             "port": hub.port,
-            "database": self.home / "state.db",
+            "database": self.database,
             "disable-runtime-dependency-installation": True,
         }
         if hub.insecure:
@@ -179,7 +202,7 @@ class HubFolder:
 
     def command(self, words: str) -> str:
         """A command of `tacit hub` for this hub, as typed where this program was started."""
-        return f"tacit hub {words}" + ("" if self.folder == Path.cwd() else f" --hub {_near(self.folder)}")
+        return f"tacit hub {words}" + ("" if self.folder == Path.cwd() else f" --hub {quote(str(_near(self.folder)))}")
 
 
 def _near(folder: Path) -> Path:

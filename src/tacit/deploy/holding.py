@@ -7,12 +7,13 @@ import numpy as np
 import torch
 
 from tacit.config import Config
-from tacit.data import scenario, sources
+from tacit.data import scenario
 from tacit.data.images import Scale
 from tacit.data.scenario import Split
 from tacit.data.sources import Source
 from tacit.deploy.description import Description
-from tacit.deploy.settings import Site, beside, load
+from tacit.deploy.kept import load_part
+from tacit.deploy.settings import Site, beside
 from tacit.engines.loop import Job
 from tacit.errors import TacitError
 from tacit.federation import UNLABELED
@@ -26,6 +27,7 @@ class Holding:
     site: Site
     config: Config
     source: Source | None
+    dealt: str | None = None  # hash of the split at the hub, which a share must come from; None: nobody knows
 
     @property
     def samples(self) -> int:
@@ -44,7 +46,7 @@ class Holding:
         if client not in range(clients):
             raise TacitError(f"there is no client {client} in a federation of {clients}: raise data.clients at the hub")
         if self.source is None:
-            return build_job(self.config)[0]
+            return self._share()
         n, nothing = len(self.source.y), np.empty(0, dtype=np.int64)
         parts = [np.arange(n) if k == client else nothing for k in range(clients)]
         known = self.source.y.numpy() != UNLABELED
@@ -52,22 +54,41 @@ class Holding:
         # Nobody simulates here: labels that the run does not ask for serve nothing, not even a diagnosis.
         return assemble(self.config, replace(scenario.federation(self.source, split, self.config.data), truth=None))
 
+    def _share(self) -> Job:
+        job, split = build_job(self.config)
+        if self.dealt not in (None, split.hash()):
+            raise TacitError(
+                f"the samples of {self.config.data.name} are dealt otherwise here than at the hub: get the data set "
+                "from where the hub has it, and the same version of numpy"
+            )
+        return job
 
-def hold(path: Path, config: Config, description: Description) -> Holding:
-    """What the site of this `site.toml` brings to a run; refuses what does not fit the federation."""
-    site = load(Site, path)
+
+def hold(
+    path: Path,
+    site: Site,
+    config: Config,
+    description: Description,
+    dealt: str | None = None,
+    kept: Path | None = None,
+) -> Holding:
+    """What a site, whose settings are in the file `path`, brings to a run; refuses what does not fit the federation.
+
+    `dealt` is the hash of the split at the hub, for a site that takes its share. Images are kept in `kept` as they were
+    decoded, if it is given.
+    """
     config = replace(config, engine=replace(config.engine, device=site.device))
     if site.data is None:
         if config.data.at_sites:
             raise TacitError("this run deals no data: name a folder, .csv or .npz as data in site.toml")
-        return Holding(site, config, None)
+        return Holding(site, config, None, dealt)
     if not config.data.at_sites:
         raise TacitError(
             f"this run deals its own data ({config.data.partition}): leave data out of site.toml, "
             "or use partition = 'sites' at the hub"
         )
     try:
-        return Holding(site, config, _own(beside(path, site.data), config, description))
+        return Holding(site, config, _own(beside(path, site.data), config, description, kept))
     except TacitError as error:  # what is told to others names the data as the site does, not its place on the disk
         place = beside(path, site.data)
         raise TacitError(str(error).replace(str(place), site.data).replace(f"{place.parent}/", "")) from error
@@ -75,10 +96,10 @@ def hold(path: Path, config: Config, description: Description) -> Holding:
         raise TacitError(f"{site.data} can not be read: {error.strerror}; mend that at the site") from error
 
 
-def _own(path: Path, config: Config, description: Description) -> Source:
+def _own(path: Path, config: Config, description: Description, kept: Path | None) -> Source:
     if description.text:
         raise TacitError("this federation's samples are text, of which a site can bring none: use images")
-    source = sources.load_part(path, description.classes, Scale(config.data.size, description.bits))
+    source = load_part(path, description.classes, Scale(config.data.size, description.bits), kept)
     if source.bits is not None and description.bits is None:
         raise TacitError(
             f"images in {path} are grey of 16 bits and the hub does not say how many of these the federation uses: "

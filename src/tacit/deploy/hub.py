@@ -10,12 +10,14 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from uuid import uuid4
 
+from tacit import __version__
 from tacit import config as configs
 from tacit.config import Config
 from tacit.data import scenario
+from tacit.data.scenario import Split
 from tacit.deploy.description import Description, federation_text
 from tacit.deploy.folder import HubFolder
 from tacit.display import round_line
@@ -23,7 +25,7 @@ from tacit.engines.flower import FlowerCourier, Post, Roster
 from tacit.engines.memory import write_durably
 from tacit.errors import TacitError
 from tacit.experiment import Experiment
-from tacit.folders import fresh
+from tacit.folders import fresh, locked
 from tacit.prepare import build_data, refuse_missing_labels
 
 LOOK = 1.0  # seconds between two looks at who has joined
@@ -47,7 +49,10 @@ class Sites:
     def read(cls, run: Path) -> "Sites | None":
         """The sites of a run that has begun."""
         file = run / "sites.json"
-        return cls(**json.loads(file.read_text(encoding="utf-8"))) if file.exists() else None
+        try:
+            return cls(**json.loads(file.read_text(encoding="utf-8"))) if file.exists() else None
+        except (OSError, ValueError, TypeError) as error:
+            raise TacitError(f"{file} can not be read ({error}): put it back, or start a new run") from error
 
     def write(self, run: Path) -> None:
         """Fix them."""
@@ -85,22 +90,23 @@ def main(post: Post, settings: Mapping[str, Any]) -> None:
         if not settings["config"]:
             raise TacitError('there is no run to play: give --run-config \'config="FILE.toml"\', or run="FOLDER"')
         run = prepare(folder, Path(str(settings["config"])), {}, run)
-    (run / "error.txt").unlink(missing_ok=True)
-    try:
-        play(folder, run, post)
-    except TacitError as error:
-        write_durably(run / "error.txt", str(error).encode())
-        raise
+    with locked(run) as lock:  # from the first look at it: a second player would give the run other sites and ids
+        (run / "error.txt").unlink(missing_ok=True)
+        try:
+            play(folder, run, post, lock)
+        except TacitError as error:
+            write_durably(run / "error.txt", str(error).encode())
+            raise
 
 
-def play(folder: HubFolder, run: Path, post: Post) -> None:
-    """Wait for the sites, then play the rounds that are left."""
+def play(folder: HubFolder, run: Path, post: Post, lock: IO[bytes]) -> None:
+    """Wait for the sites, then play the rounds that are left of a run that the caller has locked."""
     say = _journal(run)
     experiment = Experiment.reopen(run)
     known = Sites.read(run)
     id = known.run if known else uuid4().hex
-    told = about(experiment.config, Description.of(experiment.job.federation), id)
-    roster = Roster(post, told, {}, PATIENCE, None if folder.hub.insecure else folder.nodes())
+    told = about(experiment.config, Description.of(experiment.job.federation), id, experiment.split)
+    roster = Roster(post, told, {}, PATIENCE, None if folder.hub.insecure else folder.nodes)
     names = gather(roster, known.names if known else folder.sites, experiment.config, folder.hub.join_seconds, say)
     refuse_without_labels(experiment, names, roster)
     sites = Sites(id, names)
@@ -108,7 +114,7 @@ def play(folder: HubFolder, run: Path, post: Post) -> None:
         sites.write(run)
     roster.expect(sites.numbers)
     total = experiment.traffic()
-    for record in experiment.rounds(FlowerCourier(experiment.job, roster)):
+    for record in experiment.rounds(FlowerCourier(experiment.job, roster), lock):
         total += record.bytes_up + record.bytes_down
         for client, reason in record.skipped.items():
             say(f"round {record.round + 1}: without {names[client]} ({reason})")
@@ -124,9 +130,10 @@ def refuse_without_labels(experiment: Experiment, names: list[str], roster: Rost
         refuse_missing_labels(experiment.config, experiment.job, labels_at_clients=labeled)
 
 
-def about(config: Config, description: Description, run: str) -> dict[str, str]:
+def about(config: Config, description: Description, run: str, split: Split) -> dict[str, str]:
     """What every site is told with every message."""
-    return {"config": configs.dumps(config), "description": description.to_text(), "run": run}
+    said = {"config": configs.dumps(config), "description": description.to_text(), "run": run}
+    return said | {"version": __version__, "split": split.hash()}
 
 
 def describe(folder: HubFolder, config: Path, changes: Mapping[str, Any]) -> Path:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tacit.deploy import programs, warm
+from tacit.deploy.files import Tail
 from tacit.deploy.settings import Site, beside, load
 from tacit.errors import TacitError
 
@@ -17,10 +18,15 @@ UNKNOWN = "[code: 2004]"  # by which a SuperNode is told that it is not let in
 NOTICED = 150.0  # seconds after which the hub has surely missed the heartbeat of a site that was killed
 AGAIN = 5.0  # seconds between two tries
 
-# What the SuperNode says when it is not let in, what that means, and what to do.
+WRONG_NAME = "the hub's certificate is not for {address}: use the address that `tacit hub init --host` was given"
+
+# What the SuperNode says when it is not let in, what that means, and what to do; the first that fits counts.
 REASONS = {
     UNKNOWN: "the hub does not know this site's key: have it added there with `tacit hub add {name} KEY.pub`",
     "[code: 2001]": "the hub asks for a key and site.toml names none: mend it as `tacit site init` does",
+    "IP address mismatch": WRONG_NAME,
+    "Hostname mismatch": WRONG_NAME,
+    "certificate has expired": "the hub's certificate has expired: have the hub set up anew with `tacit hub init`",
     "CERTIFICATE_VERIFY_FAILED": "the hub at {address} is not the one that {certificate} is of: get ca.crt from it",
 }
 MARKS = {
@@ -70,15 +76,15 @@ def join(path: Path, address: str, say: Say) -> None:
 
 def _take_part(words: list[str], home: Path, log: Path, site: Site, say: Say) -> str:
     """Run the SuperNode until it ends by itself, and beside it what its clients are forked from; what it said."""
+    tail = Tail(log)
     with (
         tempfile.TemporaryDirectory() as den,  # for its owner alone, and with a short path, as sockets need
         programs.running(warm.command(Path(den) / "door"), home, home / "warm.log"),
         programs.running(words, home, log) as node,
     ):
         warm.write_program(home / "bin", Path(den) / "door")
-        told = 0
         while node.ended() is None:
-            told = _pass_on(node.said(), told, site, say)
+            _pass_on(tail.lines(), site, say)
             time.sleep(0.3)
         return node.said()
 
@@ -100,16 +106,14 @@ def _answers(host: str, port: int) -> bool:
         return False
 
 
-def _pass_on(said: str, told: int, site: Site, say: Say) -> int:
-    """Say what a person wants to know of the whole lines that are new; how many characters are told now."""
-    whole = said.rfind("\n") + 1
-    for line in said[told:whole].splitlines():
+def _pass_on(lines: list[str], site: Site, say: Say) -> None:
+    """Say what a person wants to know of what the SuperNode says."""
+    for line in lines:
         if found := re.search(r"Receiving: (train|query) message", line):
             say("training for a round" if found.group(1) == "train" else "telling the hub who this is")
         for mark, words in MARKS.items():
             if mark in line:
                 say(words.format(name=site.name))
-    return max(told, whole)
 
 
 def refusal(said: str, site: Site, address: str, log: Path) -> str:

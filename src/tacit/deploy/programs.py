@@ -10,10 +10,10 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from http.client import HTTPException
 from pathlib import Path
 from types import FrameType
 
@@ -47,10 +47,13 @@ def find(name: str) -> str:
 def environment(home: Path) -> dict[str, str]:
     """This process's variables, with those that keep Flower to itself and to a folder of its own.
 
-    Flower's programs look for each other; those in the folder's `bin` come before its own.
+    Flower's programs look for each other; those in the folder's `bin` come before its own, and no proxy stands between
+    those that meet on this machine.
     """
     path = os.pathsep.join([str(home / "bin"), str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    return {**os.environ, **SETTINGS, **PACE, "PATH": path, "FLWR_HOME": str(home)}
+    direct = [os.environ.get("no_proxy") or os.environ.get("NO_PROXY"), "127.0.0.1", "localhost"]
+    own = {"PATH": path, "FLWR_HOME": str(home), "no_proxy": ",".join(filter(None, direct))}
+    return {**os.environ, **SETTINGS, **PACE, **own}
 
 
 class Program:
@@ -165,12 +168,14 @@ def free(host: str, port: int) -> bool:
 
 
 def healthy(address: str, authority: Path | None) -> bool:
-    """Whether a SuperLink answers there."""
-    context = ssl.create_default_context(cafile=str(authority)) if authority else None
+    """Whether a SuperLink answers there, on this machine: a proxy would look for it on its own."""
     try:
-        with urllib.request.urlopen(f"http{'s' if authority else ''}://{address}/health", timeout=5, context=context):
+        context = ssl.create_default_context(cafile=str(authority)) if authority else None
+        direct = urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
+        url = f"http{'s' if authority else ''}://{address}/health"
+        with urllib.request.build_opener(*direct).open(url, timeout=5):
             return True
-    except (urllib.error.URLError, OSError):
+    except (OSError, HTTPException):  # an OSError is also what urllib and a damaged certificate raise
         return False
 
 

@@ -6,8 +6,11 @@ documentation of the method's own message classes.
 
 import json
 import math
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,11 +22,15 @@ from tacit.data import scenario
 from tacit.data.scenario import Split
 from tacit.data.sources import Source
 from tacit.deploy.description import Description
+from tacit.engines.faults import Faults
+from tacit.engines.inline import InlineCourier
 from tacit.engines.local import one_thread
-from tacit.engines.loop import Job
+from tacit.engines.loop import Absent, Arrived, Job, Parcel, Position, play
+from tacit.engines.memory import Memories
 from tacit.engines.wire import Codec, Parts, Values
-from tacit.engines.work import Done, visit
+from tacit.errors import TacitError
 from tacit.federation import UNLABELED, Samples, ServerData
+from tacit.learn import Score
 from tacit.nets import Net
 from tacit.params import Params
 from tacit.prepare import assemble
@@ -102,28 +109,42 @@ class _Sure(Net):
 
 
 def _rounds(job: Job) -> list[Round]:
-    rounds, mine = [], job.federation.client(0, 0)
+    mine, notes = job.federation.client(0, 0), _Notes(job)
+    memories = Memories(Path(), limit=sys.maxsize)  # in RAM: nothing is written
     with one_thread():
-        for number, (down, done) in enumerate(_play(job)):
-            sent = None if down is None else _sent(job, down, None)
-            up = None if done is None or done.up is None else _sent(job, done.up, mine)
-            metrics = tuple(sorted(done.metrics)) if done else ()
-            memory = len(done.memory) if done and done.memory is not None else None
-            rounds.append(Round(number + 1, sent, up, metrics, memory))
-    return rounds
+        for _ in islice(play(job, notes, Position(memories)), ROUNDS):
+            pass
+        return [_round(job, number, *seen, mine) for number, seen in notes.rounds.items()]
 
 
-def _play(job: Job) -> Iterator[tuple[object | None, Done | None]]:
-    """What goes to the site and what comes of it, round by round."""
-    state, memories = job.method.start(job.server(0, {})), dict[int, bytes | None]()
-    for number in range(min(ROUNDS, job.rounds)):
-        server = job.server(number, {})
-        state, downs = job.method.send(server, state)
-        evaluate = job.evaluate_local or job.method.model(state) is None
-        done = {k: visit(job, number, k, memories.get(k), down, evaluate) for k, down in sorted(downs.items())}
-        memories |= {k: each.memory for k, each in done.items() if each.memory is not None}
-        state = job.method.merge(server, state, {k: each.up for k, each in done.items() if each.up is not None})
-        yield downs.get(0), done.get(0)
+def _round(job: Job, number: int, parcel: Parcel | None, reply: Arrived | None, mine: Samples) -> Round:
+    sent = None if parcel is None else _sent(job, parcel.down, None)
+    up = None if reply is None or reply.up is None else _sent(job, reply.up, mine)
+    metrics = tuple(sorted(reply.metrics)) if reply else ()
+    memory = len(reply.memory) if reply and reply.memory is not None else None
+    return Round(number + 1, sent, up, metrics, memory)
+
+
+class _Notes(InlineCourier):
+    """Notes what goes to the site and what comes of it; without the work of every client there is nothing to show."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        self.rounds: dict[int, tuple[Parcel | None, Arrived | None]] = {}
+
+    def exchange(self, round: int, parcels: Mapping[int, Parcel]) -> Mapping[int, Arrived | Absent]:
+        """Every client's outcome."""
+        outcomes = super().exchange(round, parcels)
+        for outcome in outcomes.values():
+            if isinstance(outcome, Absent):
+                raise TacitError(f"the rehearsal of round {round + 1} {outcome.reason}; mend that, or tell the hub")
+        arrived = {client: outcome for client, outcome in outcomes.items() if isinstance(outcome, Arrived)}
+        self.rounds[round] = parcels.get(0), arrived.get(0)
+        return outcomes
+
+    def evaluate(self, model: Params) -> Score:
+        """Of no interest here, and there may be no test samples."""
+        return Score(0, 0.0, 1)
 
 
 # --- a small federation of the same form ------------------------------------------------------------------------------
@@ -133,9 +154,10 @@ def _job(config: Config, description: Description, own: Source | None) -> Job:
     """The run's job with one step of training, few samples, and everybody in every round."""
     clients = min(config.data.clients, SITES)
     train, server = replace(config.train, steps=1), config.server | {"steps": 1}
-    small = replace(
-        config, cohort=clients, train=train, server=server, data=replace(config.data, clients=clients, steps=1)
-    )
+    # Nobody is left out, not for numbers of a model that is all too sure, and all that may be told is told at once.
+    config = replace(config, engine=replace(config.engine, min_clients=0), log=replace(config.log, evaluate_every=1))
+    data = replace(config.data, clients=clients, steps=1)
+    small = replace(config, cohort=clients, train=train, server=server, data=data, faults=Faults())
     shown = config.data.labels != "server"
     parts = [_few(own) if own else _invented(description, 0), *(_invented(description, k) for k in range(1, clients))]
     pool = Samples(torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts]))

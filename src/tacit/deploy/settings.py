@@ -49,7 +49,7 @@ class Hub:
 
     host: Host = "127.0.0.1"  # address that sites reach this machine at
     port: Port = 8443  # one for everything
-    listen: Host | None = None  # address to listen at, such as 0.0.0.0; the host's when not given
+    listen: Host | None = None  # address to listen at, such as 0.0.0.0 for all; the host's when not given
     sites: list[Name] | None = None  # names that may take part; the first to join when not given
     insecure: bool = False  # no encryption and no keys: for trials on one machine
     join_seconds: Annotated[float, Field(gt=0)] = 600.0  # to wait for the sites before the first round
@@ -67,10 +67,14 @@ def load(kind: type[Kind], path: Path) -> Kind:
         values = check(kind, configs.read(path), "")
     except TacitError as error:
         raise TacitError(f"{path}: {error}") from error
-    for item in fields(kind):
-        if item.default is MISSING and item.name not in values:
-            raise TacitError(f"{path} has no {item.name}: set it there")
+    if name := missing(kind, values):
+        raise TacitError(f"{path} has no {name}: set it there")
     return kind(**values)
+
+
+def missing(kind: type, values: Mapping[str, Any]) -> str | None:
+    """The first field without a default that is not among the values."""
+    return next((item.name for item in fields(kind) if item.default is MISSING and item.name not in values), None)
 
 
 def settings_text(kind: type, given: Mapping[str, Any], head: str) -> str:

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tacit import __version__
 from tacit import config as configs
 from tacit.config import Config
+from tacit.deploy import kept
 from tacit.deploy.description import Description, read_federation
 from tacit.deploy.holding import Holding, hold
 from tacit.deploy.settings import Site, beside, load
@@ -20,19 +22,22 @@ FREE = {"seed", "rounds", "engine", "faults", "log", "track"}  # what a run may 
 
 def introduce(about: About, node: Mapping[str, Any]) -> Place:
     """Who this site is and what it brings to the run, or why it can not take part."""
-    name = load(Site, _path(node)).name
+    path = _path(node)
+    site = load(Site, path)
     try:
-        holding = _hold(about, node)
+        holding = _hold(about, path, site)
         holding.job(0)
-        _shelf(about, node)
+        _shelf(about, path, site)
     except TacitError as error:
-        return Place(name, refusal=str(error))
-    return Place(name, samples=holding.samples, labeled=holding.labeled)
+        return Place(site.name, refusal=str(error))
+    return Place(site.name, samples=holding.samples, labeled=holding.labeled)
 
 
 def open_desk(about: About, node: Mapping[str, Any], client: int) -> Desk:
     """Where this site works as client number `client`; its memory stays on its disk, apart for every run."""
-    return Desk(_hold(about, node).job(client), _shelf(about, node))
+    path = _path(node)
+    site = load(Site, path)
+    return Desk(_hold(about, path, site).job(client), _shelf(about, path, site))
 
 
 def _path(node: Mapping[str, Any]) -> Path:
@@ -41,16 +46,17 @@ def _path(node: Mapping[str, Any]) -> Path:
     return Path(str(node["site"]))
 
 
-def _hold(about: About, node: Mapping[str, Any]) -> Holding:
+def _hold(about: About, path: Path, site: Site) -> Holding:
+    if (there := _said(about, "version")) != __version__:  # first of all: another's settings may mean something else
+        raise TacitError(f"the hub has version {there} of Tacit and this site {__version__}: install the same at both")
     config = configs.make(tomllib.loads(_said(about, "config")))
     description = Description.from_text(_said(about, "description"))
-    _agree(_path(node), config, description)
-    return hold(_path(node), config, description)
+    _agree(beside(path, site.federation), config, description)
+    return hold(path, site, config, description, _said(about, "split"), beside(path, site.memory) / kept.FILE)
 
 
-def _agree(path: Path, config: Config, description: Description) -> None:
+def _agree(file: Path, config: Config, description: Description) -> None:
     """Refuse a run other than that in federation.toml, if it is there: it is what the site was shown to be sent."""
-    file = beside(path, load(Site, path).federation)
     if not file.exists():
         return
     agreed, described = read_federation(file)
@@ -70,12 +76,12 @@ def _fixed(config: Config) -> dict[str, Any]:
     return configs.flat({name: value for name, value in tree.items() if name not in FREE})
 
 
-def _shelf(about: About, node: Mapping[str, Any]) -> Shelf:
+def _shelf(about: About, path: Path, site: Site) -> Shelf:
     """For this run alone; its name comes from outside and must not lead out of the folder."""
     run = _said(about, "run")
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,127}", run):
         raise TacitError(f"the hub calls its run {run!r}: give it a name of letters, digits, '-', '_', '+' and '.'")
-    return Shelf(beside(_path(node), load(Site, _path(node)).memory) / run)
+    return Shelf(beside(path, site.memory) / run)
 
 
 def _said(about: About, name: str) -> str:

@@ -49,12 +49,25 @@ def main(door: Path) -> None:
         while True:
             visitor, _ = listening.accept()
             with visitor:
-                asked, outputs = knock.receive(visitor)
-            if asked and not os.fork():
-                listening.close()
-                _run(program, asked, outputs)
-            for output in outputs:
-                os.close(output)
+                _serve(program, visitor, listening)
+
+
+def _serve(program: Callable[[], Any], visitor: socket.socket, listening: socket.socket) -> None:
+    """Fork a process for whoever knocks, and say so; without that word the visitor does it by itself."""
+    outputs: list[int] = []
+    try:
+        asked, outputs = knock.receive(visitor)
+        if asked and not os.fork():
+            listening.close()
+            visitor.close()
+            _run(program, asked, outputs)
+        if asked:
+            visitor.sendall(knock.TAKEN)
+    except OSError as error:  # no room for a process, or the visitor is gone: no reason to fail those who come next
+        print(f"a task was not taken: {error}", file=sys.stderr, flush=True)
+    finally:
+        for output in outputs:
+            os.close(output)
 
 
 def _prepared() -> Callable[[], Any]:

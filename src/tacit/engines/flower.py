@@ -229,12 +229,12 @@ class Roster:
         about: About,
         clients: Mapping[str, int],
         patience: float | None = None,
-        owners: Mapping[int, str] | None = None,
+        owners: Callable[[], Mapping[int, str]] | None = None,
     ) -> None:
         """`clients` numbers the names that are expected; `about` goes to every node with every message.
 
-        `patience` is how many seconds a node may take to say who it is. Where nodes have keys, `owners` are the names
-        that these belong to, and a node that gives itself another is refused.
+        `patience` is how many seconds a node may take to say who it is. Where nodes have keys, `owners` tells the names
+        that these belong to at the moment, and a node that gives itself another is refused.
         """
         self.post, self.about, self._clients, self._patience = post, about, clients, patience
         self._owners = owners
@@ -305,7 +305,7 @@ class Roster:
             del self._unsettled[node]
 
     def _vouched(self, node: int, place: Place) -> Place:
-        owner = place.name if self._owners is None else self._owners.get(node)
+        owner = place.name if self._owners is None else self._owners().get(node)
         if owner == place.name:
             return place
         whose = f"the key of {owner}" if owner else "a key that nobody was given"
