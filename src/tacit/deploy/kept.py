@@ -23,7 +23,7 @@ from tacit import __version__
 from tacit.data import sources
 from tacit.data.images import Scale
 from tacit.data.sources import Source
-from tacit.engines.memory import write_durably
+from tacit.engines.memory import DiskError, write_durably
 
 FILE = "_images.safetensors"  # no run has such a name, which would begin with a letter or a digit
 SETTLED = 2.0  # seconds: whoever writes a file twice within one tick of a disk's clock changes it unseen
@@ -86,11 +86,8 @@ def _write(file: Path, key: str, source: Source) -> None:
     """Keep it; without room for it, or with another process at it, it is decoded again next time."""
     tensors = {name: value for name, value in vars(source).items() if isinstance(value, Tensor)}
     plain = {name: value for name, value in vars(source).items() if name not in tensors}
-    with suppress(OSError):
+    with suppress(OSError, DiskError):
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with (file.parent / f"{file.name}.lock").open("wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            try:
-                write_durably(file, save(tensors, {"key": key, "plain": json.dumps(plain)}), mode=0o600)
-            except OSError:
-                file.with_name(f"{file.name}.partial").unlink(missing_ok=True)  # it may be what fills the disk
+            write_durably(file, save(tensors, {"key": key, "plain": json.dumps(plain)}), mode=0o600)
