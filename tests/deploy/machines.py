@@ -1,6 +1,7 @@
 """Real processes on loopback: each command of `tacit` as a person would start it, bounded in time and reaped."""
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -13,6 +14,8 @@ from uuid import uuid4
 
 ROOT = Path(__file__).parents[2]
 MARK = "TACIT_TEST_MACHINES"
+# Tests that are killed reap nothing: then the system asks the commands to end, and these end what they have started.
+END_WITH_TESTS = ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
 PATIENCE = 600.0  # seconds until a test gives up; a run of two rounds took 240 on a busy machine
 
 
@@ -44,7 +47,7 @@ class Command:
         self.words, self.log = words, log
         with log.open("ab") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tacit", *words],
+                [*END_WITH_TESTS, sys.executable, "-m", "tacit", *words],
                 cwd=folder,
                 env=env,
                 stdin=subprocess.DEVNULL,
