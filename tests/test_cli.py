@@ -13,6 +13,7 @@ from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 from rich.console import Console
@@ -86,6 +87,8 @@ workers = 0
 @pytest.fixture
 def shell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Shell:
     farm.write_images(tmp_path / "images.npz")
+    alike = {"x": np.zeros((40, 4, 4), np.uint8), "y": np.zeros(40, np.int64)}
+    np.savez(tmp_path / "alike.npz", **alike, x_test=alike["x"], y_test=alike["y"])
     (tmp_path / "images.npz.toml").write_text(CONFIG)
     return Shell(monkeypatch, capsys, tmp_path)
 
@@ -494,6 +497,19 @@ def test_show_names_the_presets(shell: Shell) -> None:
     assert "method.preset: as-written, as-released, as-released-server" in shell("show", "fedmatch").out
 
 
+@pytest.mark.parametrize("section", ["train", "server", "data", "net", "engine", "faults", "log", "track"])
+def test_every_section_of_a_config_can_be_shown(shell: Shell, section: str) -> None:
+    said = shell("show", section)
+    assert (said.code, said.err, fits(said.out)) == (0, "", True)
+    assert f"\n{section}." in said.out
+
+
+def test_a_partition_is_shown_with_the_number_it_needs(shell: Shell) -> None:
+    assert shell("show", "dirichlet").lines[-1] == "as in --partition dirichlet:0.3"
+    assert shell("show", "iid").lines[-1] == "as in --partition iid"
+    assert shell("show", "by-writer").lines[-1] == "as in --partition by-writer"
+
+
 def test_compare_gives_each_method_the_settings_it_has(shell: Shell) -> None:
     words = ("compare", "images.npz.toml", "--methods", "fedavg+fixmatch,fedsem", "--out", "all", "-q")
     said = shell(*words, "--set", "objective.threshold=0.5", "--set", "method.first=0.5")
@@ -505,6 +521,20 @@ def test_compare_gives_each_method_the_settings_it_has(shell: Shell) -> None:
     assert written["fedavg+fixmatch"]["method"] == {"name": "fedavg+fixmatch"}
     assert written["fedsem"]["objective"] == {}
     assert written["fedsem"]["method"] == {"name": "fedsem", "first": 0.5}
+
+
+def test_compare_checks_every_method_before_the_first_one_runs(shell: Shell) -> None:
+    said = shell("compare", "images.npz.toml", "--methods", "fedavg,fedseal", "--out", "all", "-q")
+    assert (said.code, "fedseal needs labels at the server" in said.err) == (2, True)
+    assert not (shell.folder / "all").exists()
+
+
+def test_compare_says_where_labels_alone_had_less_training(shell: Shell) -> None:
+    words = ("--methods", "labels-only,fedavg+fixmatch", "-q", "--set", "data.clients=1", "--out")
+    assert "labels-only made" not in shell("compare", "images.npz.toml", *words, "steps").out  # as many steps each
+    (shell.folder / "epochs.toml").write_text(CONFIG.replace("steps = 1\n", ""))
+    said = shell("compare", "epochs.toml", *words, "epochs")
+    assert "labels-only made 2 steps where others made up to 38: " in said.out, said.out + said.err
 
 
 def test_compare_counts_a_seed_once(shell: Shell) -> None:
@@ -584,6 +614,11 @@ MISTAKES = {
     "misspelt objective": (["run", "--method", "fedavg+fixmach"], "did you mean 'fixmatch'?"),
     "misspelt net": (["run", "--net", "lennet"], "did you mean 'lenet'?"),
     "misspelt data set": (["run", "--data", "fashion"], "did you mean 'fashion-small'?"),
+    "a folder without its slash": (
+        ["run", "--data", "scans-of-lungs"],
+        "or a path of your own such as ./scans-of-lungs",
+    ),
+    "a single class": (["run", "--data", "alike.npz", "--labels", "all"], "has one class only, 0: add labeled samples"),
     "misspelt partition": (["run", "--partition", "idd"], "did you mean 'iid'?"),
     "sites without a hub": (["run", "--partition", "sites"], "use `tacit hub run`, or another --partition"),
     "a look at data of sites": (["data", "--partition", "sites"], "use `tacit hub run`, or another --partition"),
@@ -666,6 +701,30 @@ def test_ctrl_c_ends_with_130_and_says_how_to_go_on(shell: Shell, monkeypatch: p
         patch.setattr("tacit.display.play", interrupt)
         assert shell("run", "images.npz.toml", "--out", "my run").err.endswith("tacit resume 'my run'\n")
     assert len(tacit.resume(shell.folder / "mine").history) == 2
+
+
+def test_a_config_that_was_changed_is_not_gone_on_with(shell: Shell) -> None:
+    shell.run("--quiet", "--out", "mine")
+    config = shell.folder / "mine/config.toml"
+    text = config.read_text()
+    config.write_text(text.replace("workers = 0", "workers = 1"))
+    assert shell("resume", "mine", "--quiet").code == 0  # who carries it changes nothing
+    for old, new in (("rounds = 2", "rounds = 4"), ("lr = 0.01", "lr = 0.05"), ("seed = 0", "seed = 1")):
+        assert old in text
+        config.write_text(text.replace(old, new, 1))
+        said = shell("resume", "mine", "--quiet")
+        sentence = "mine/config.toml was changed since the run began: restore it, or start a new run with it"
+        assert (said.code, said.err) == (2, f"tacit: {sentence}\n")
+
+
+def test_a_file_that_is_no_report_is_not_written_over(shell: Shell) -> None:
+    shell.run("--quiet", "--out", "mine")
+    (shell.folder / "report.html").write_text("precious")
+    said = shell("report", "mine")
+    assert (said.code, "give another name with --out, or remove it" in said.err) == (2, True)
+    assert (shell.folder / "report.html").read_text() == "precious"
+    for _ in range(2):  # one of ours may be
+        assert shell("report", "mine", "--out", "ours.html").code == 0
 
 
 def test_what_the_system_refuses_is_one_sentence(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -184,7 +184,7 @@ def compare(
     seeds: Annotated[str | None, typer.Option(help="Comma-separated seeds; the config's when not given.")] = None,
     set: Set = None,
     out: Annotated[Path | None, typer.Option(help="For the runs; runs/compare-CONFIG when not given.")] = None,
-    quiet: Quiet = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the table.")] = False,
 ) -> None:
     """Run several methods over several seeds on the same config; what is finished already is not run again.
 
@@ -192,6 +192,7 @@ def compare(
     """
     from tacit import config as configs
     from tacit.compare import compare as play_all
+    from tacit.compare import unequal_steps
     from tacit.report import page, tables
 
     base = configs.read(config)
@@ -206,6 +207,8 @@ def compare(
         print("stopped; go on with the same command", file=sys.stderr)
         raise
     console.print(tables.to_rich(tables.summarise(runs), f"{config.stem}, seeds {', '.join(map(str, numbers))}"))
+    if note := unequal_steps(runs):
+        say(note, console)
     page.write_with_command(runs, folder, shlex.join(["tacit", *sys.argv[1:]]))
     say(f"report: {folder / 'report.html'}", console)
 
@@ -226,6 +229,7 @@ def report(
         raise TacitError("--format is that of the plots: give --plots FOLDER too")
     format = format or "png"
     pictures.check(format)
+    page.refuse_others(out)
     loaded = {folder: read.load_all(folder) for folder in folders}
     again = [read.noted_command(folder) or page.commands(runs) for folder, runs in loaded.items()]
     runs = [run for some in loaded.values() for run in some]

@@ -16,6 +16,7 @@ from tacit.data.papers import AMOUNTS
 from tacit.data.scenario import Scenario
 from tacit.errors import TacitError, unknown
 from tacit.experiment import Experiment
+from tacit.prepare import build_job
 from tacit.report.read import Run, load
 
 # Rows that are no method: what a comparison of semi-supervised methods has to be seen against.
@@ -31,7 +32,7 @@ def compare(
     mode: display.Mode,
     console: Console,
 ) -> list[Run]:
-    """Play every method with every seed under `folder`; all configs are checked before the first one runs."""
+    """Play every method with every seed under `folder`; all are checked before the first one runs."""
     refuse_seed(extra)
     planned = []
     for method, missing in strangers(methods).items():
@@ -40,6 +41,9 @@ def compare(
             config = plan(mine, more, method, seed)
             configs.refuse_sites(config)
             planned.append((config, folder / method / f"seed-{seed}", method, seed))
+    for config, place, _, seed in planned:
+        if seed == seeds[0] and not (place / "config.toml").exists():
+            build_job(config)  # refuses what the method needs and the data lacks
     for config, place, method, seed in planned:
         play_once(config, place, mode, console, f"{method} seed {seed}")
     return [load(place, method) for _, place, method, _ in planned]
@@ -56,6 +60,22 @@ def is_bound(name: str) -> bool:
     if name not in BOUNDS and get_close_matches(name, BOUNDS, n=1, cutoff=0.8):
         raise unknown("method", name, BOUNDS)
     return name in BOUNDS
+
+
+def unequal_steps(runs: Sequence[Run]) -> str:
+    """A word of caution where labels alone were trained for much less than the methods beside them; else nothing.
+
+    An epoch over few labels is few steps, so that what looks like a gain may be the longer training.
+    """
+    steps = {run.label: run.steps for run in runs}
+    most = max((count for name, count in steps.items() if name not in BOUNDS), default=0)
+    least = steps.get("labels-only", most)
+    if 2 * least > most:
+        return ""
+    return (
+        f"labels-only made {least:,} steps where others made up to {most:,}: part of a gain may be longer training; "
+        "more train.epochs, or server.epochs, for labels-only alone would tell"
+    )
 
 
 def strangers(methods: Sequence[str]) -> dict[str, set[str]]:

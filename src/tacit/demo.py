@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 
 from tacit.compare import plan, play_once
 from tacit.display import say
@@ -39,7 +40,7 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
 NEXT = (
     ("every method, objective, data set, network and partition", "ls"),
     ("who holds what, before training", "data --partition dirichlet:0.5 --labels server --per-class 10"),
-    ("labels at the server, uneven clients", "run --labels server --per-class 10 --partition dirichlet:0.5"),
+    ("the same with other methods", "compare {config} --methods labels-only,fedavg+uda,semifl"),
 )
 
 
@@ -60,8 +61,10 @@ def show(folder: Path, console: Console) -> None:
     page.write_with_command(runs, folder, "tacit demo")
     plots.save(plots.figure(runs), folder / "curve.png")
     say(f"\nreport: {folder / 'report.html'}\n\nnext:", console)
+    config = shlex.quote(str(folder / "fedavg+fixmatch" / "config.toml"))
     for what, arguments in NEXT:
-        console.print(f"  {_program()} {arguments}\n      [dim]{what}[/dim]", highlight=False, soft_wrap=True)
+        command = f"{_program()} {arguments.format(config=config)}"
+        console.print(f"  {escape(command)}\n      [dim]{what}[/dim]", highlight=False, soft_wrap=True)
 
 
 def _program() -> str:

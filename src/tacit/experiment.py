@@ -15,6 +15,7 @@ import math
 import os
 import shlex
 import shutil
+import tomllib
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -92,6 +93,7 @@ class Experiment:
             simulation.cluster(config.engine.ray)  # it is kept with the run: no resume could mend a wrong one
         job, split = build_job(config)
         about = {"hash": split.hash(), "data": _fingerprint(job), "counts": _counts(job, split)} | split.to_json()
+        about["config"] = _outcome_of(tomllib.loads(configs.dumps(config)))
         with writable(folder):
             partial = folder.with_name(f".{folder.name}.partial-{os.getpid()}")
             try:
@@ -121,8 +123,13 @@ class Experiment:
         try:
             about = json.loads((folder / "split.json").read_text(encoding="utf-8"))
             known = about["hash"], about["data"]
+            as_begun = about.get("config", _outcome_of(given))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise TacitError(f"{folder / 'split.json'} can not be read ({error}): start a new run") from error
+        if as_begun != _outcome_of(given):
+            raise TacitError(
+                f"{folder / 'config.toml'} was changed since the run began: restore it, or start a new run with it"
+            )
         job, split = build_job(config)
         if known != (split.hash(), _fingerprint(job)):
             raise TacitError(f"the data is not the same as when {folder} was started: restore it, or start a new run")
@@ -271,6 +278,12 @@ class Experiment:
 
 def _resume(folder: Path) -> str:
     return shlex.join(["tacit", "resume", str(folder)])
+
+
+def _outcome_of(settings: Mapping[str, Any]) -> str:
+    """A hash of what a run's numbers depend on: all sections of its config but those of engine and trackers."""
+    told = {name: value for name, value in settings.items() if name not in ("engine", "track")}
+    return sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _who(holder: int | str) -> str:

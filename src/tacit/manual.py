@@ -8,16 +8,22 @@ from rich.markup import escape
 from rich.table import Table
 
 from tacit import catalog
+from tacit.config import KINDS
+from tacit.data import partition
 from tacit.objectives import OBJECTIVES
 
 OPTIONS = {"datasets": "data", "nets": "net", "partitions": "partition", "splits": "split"}  # by which each is chosen
+SECTIONS = KINDS | {"server": KINDS["train"]}  # of a config
 
 
 def show(name: str, console: Console) -> None:
-    """Explain a method, with its objective; an objective by itself; or whatever else has this name in `tacit ls`."""
+    """Explain a method, with its objective; an objective; what else has this name in `tacit ls`; a config's section."""
     if name in OBJECTIVES:
         _explain("objective", OBJECTIVES[name], console)
         console.print(f"as in --method fedavg+{name}", highlight=False, markup=False)
+    elif name in SECTIONS:
+        _explain(name, SECTIONS[name], console)
+        console.print(f"in a config below [{name}], on the command line with --set", highlight=False, markup=False)
     elif name not in catalog.methods() and _choice(name, console):
         return
     else:
@@ -32,7 +38,8 @@ def _choice(name: str, console: Console) -> bool:
         for known, about in catalog.listing(kind).items():
             if known == name or known.partition(":")[0] == name.partition(":")[0]:
                 console.print(f"[bold]{escape(known)}[/bold]\n{escape(about)}", highlight=False)
-                console.print(f"as in --{option} {name}", highlight=False, markup=False)
+                asked = partition.example(name) if kind == "partitions" else name
+                console.print(f"as in --{option} {asked}", highlight=False, markup=False)
                 return True
     return False
 

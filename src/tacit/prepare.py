@@ -23,6 +23,8 @@ def build_data(config: Config) -> tuple[Source, scenario.Split]:
         raise TacitError(f"{data.name} has no grey images of 16 bits: leave data.bits out")
     if data.clients > len(source.y) and not data.at_sites:
         raise TacitError(f"{data.clients} clients can not share {len(source.y)} samples: lower --clients")
+    if len(source.classes) == 1:
+        raise TacitError(f"{data.name} has one class only, {source.classes[0]}: add labeled samples of another")
     groups = None if source.groups is None else source.groups.numpy()
     return source, scenario.split(source.y.numpy(), len(source.classes), data, streams, groups, source.classes)
 

@@ -1,5 +1,7 @@
 """The user's own images: folders and CSV files are read as they say, or refused in one sentence."""
 
+import errno
+import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -46,6 +48,36 @@ def refused(name: Path, message: str) -> None:
 
 
 # Folders
+
+
+@pytest.mark.parametrize(
+    "name, remedy",
+    [
+        ("unlabelled", "rename unlabelled to unlabeled"),
+        ("Unlabeled", "rename Unlabeled to unlabeled"),
+        ("val", "move val into one of them, or elsewhere"),
+    ],
+)
+def test_images_that_would_not_be_read_are_named(tmp_path: Path, name: str, remedy: str) -> None:
+    grey_folder(tmp_path)
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "notes.txt").write_text("no image")
+    load(str(tmp_path))
+    save(tmp_path / name / "deeper/a.png", pixels(9, 8))
+    refused(tmp_path, remedy)
+
+
+def test_a_folder_that_may_not_be_read_is_not_called_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    grey_folder(tmp_path)
+    scan = os.scandir
+
+    def scandir(path: str) -> object:
+        if Path(path).name == "dog":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    refused(tmp_path, r"dog can not be read \(Permission denied\): change its permissions")
 
 
 def test_a_folder(tmp_path: Path) -> None:
@@ -336,7 +368,7 @@ def empty_class(root: Path) -> None:
 
 
 def no_class(root: Path) -> None:
-    (root / "labeled").rename(root / "old")
+    (root / "labeled").rename(root / ".old")
     (root / "labeled").mkdir()
 
 
@@ -345,7 +377,7 @@ def new_class(root: Path) -> None:
 
 
 def empty_test(root: Path) -> None:
-    (root / "test").rename(root / "old")
+    (root / "test").rename(root / ".old")
     (root / "test").mkdir()
 
 

@@ -21,6 +21,7 @@ _COLUMNS = ("path", "label", "split", "group")
 _ALIKE = 0.75  # of difflib: splt is a slip of split, site is a column of its own
 _LITTER = {"thumbs.db", "desktop.ini", "__macosx"}  # of Windows and macOS, beside hidden files
 _ONCE_LABELED = ("train", "training")  # what others call the folder labeled
+PARTS = ("labeled", "unlabeled", "test")  # of a folder of images
 _NAMED, _MANY = 3, 10  # folders, and classes, in a sentence
 
 
@@ -46,6 +47,7 @@ def from_folder(path: Path, scale: Scale) -> Source:
         raise TacitError(f"there is no folder {path}: check the path")
     if not (path / "labeled").is_dir():
         raise TacitError(f"{path} has no folder labeled: {_instead_of_labeled(path)}")
+    _refuse_unused(path)
     items = list(_by_class(path / "labeled"))
     items += [_Item(file, "") for file in _files(path / "unlabeled")]
     if (path / "test").is_dir():
@@ -79,6 +81,7 @@ def part_of_folder(path: Path, classes: tuple[str, ...], scale: Scale) -> Source
         raise TacitError(f"there is no folder {path}: check the path")
     if not any((path / name).is_dir() for name in ("labeled", "unlabeled")):
         raise TacitError(f"{path} has no folder labeled or unlabeled: {_instead_of_labeled(path)}")
+    _refuse_unused(path)
     labeled, test = ([*_by_class(path / name)] if (path / name).is_dir() else [] for name in ("labeled", "test"))
     items = labeled + [_Item(file, "") for file in _files(path / "unlabeled")]
     return _part(path, items + [_Item(item.path, item.label, test=True) for item in test], classes, scale)
@@ -105,13 +108,27 @@ def _instead_of_labeled(path: Path) -> str:
     """What to do about a folder without `labeled`, by what it has."""
     folders = sorted(entry.name for entry in path.iterdir() if entry.is_dir() and not _is_litter(entry.name))
     for name in folders:
-        if name.lower() in _ONCE_LABELED or _nearest(name, ("labeled", "unlabeled", "test")) == "labeled":
+        if name.lower() in _ONCE_LABELED or _nearest(name, PARTS) == "labeled":
             return f"rename {name} to labeled"
     classes = [name for name in folders if name not in ("unlabeled", "test") and _has_images(path / name)]
     if not classes:
         return "put images into labeled/<class>/ and unlabeled/"
     more = ", …" if len(classes) > _NAMED else ""
     return f"move {', '.join(classes[:_NAMED])}{more} into labeled/"
+
+
+def _refuse_unused(path: Path) -> None:
+    """Images in a folder that is not read would be missed without a word."""
+    for entry in sorted(path.iterdir()):
+        if entry.name in PARTS or _is_litter(entry.name) or not entry.is_dir() or not _images_below(entry):
+            continue
+        near = _nearest(entry.name, PARTS)
+        remedy = f"rename {entry.name} to {near}" if near else f"move {entry.name} into one of them, or elsewhere"
+        raise TacitError(f"{path} is read in its folders {', '.join(PARTS)} only: {remedy}")
+
+
+def _images_below(folder: Path) -> bool:
+    return any(Path(file).suffix.lower() in Image.registered_extensions() for file in _files(folder))
 
 
 def _has_images(folder: Path) -> bool:
@@ -144,10 +161,16 @@ def _by_class(folder: Path) -> Iterator[_Item]:
 def _files(folder: Path) -> list[str]:
     """All files below a folder in order, without what is hidden or litter."""
     found = []
-    for place, folders, names in os.walk(folder):
+    for place, folders, names in os.walk(folder, onerror=_raise):
         folders[:] = [name for name in folders if not _is_litter(name)]
         found += [str(Path(place, name)) for name in names if not _is_litter(name)]
     return sorted(found)
+
+
+def _raise(error: OSError) -> None:
+    """What is not there has no files; what may not be read is no empty folder."""
+    if not isinstance(error, FileNotFoundError):
+        raise TacitError(f"{error.filename} can not be read ({error.strerror}): change its permissions") from error
 
 
 def _check_folders(path: Path, known: set[str], test: set[str]) -> None:

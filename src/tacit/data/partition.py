@@ -214,6 +214,12 @@ _NUMBERS = {
 }
 
 
+def example(spec: str) -> str:
+    """The spec, with a number where it needs one and has none."""
+    number = _NUMBERS.get(spec)
+    return spec if number is None or number.optional else number.form.rpartition("such as ")[2]
+
+
 def partition(
     spec: str, labels: Indices, clients: int, rng: np.random.Generator, groups: Indices | None = None
 ) -> list[Indices]:

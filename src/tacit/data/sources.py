@@ -8,7 +8,7 @@ from pathlib import Path
 from tacit.data import benchmarks, folders, leaf, medmnist, npz, trees
 from tacit.data.arrays import Source
 from tacit.data.images import AS_FOUND, Scale
-from tacit.errors import TacitError, unknown
+from tacit.errors import TacitError, meant
 
 __all__ = ["SOURCES", "Source", "find", "is_path", "load", "load_part"]
 
@@ -46,7 +46,9 @@ def find(name: str, size: int | None = None, bits: int | None = None) -> Callabl
     if name == "chestmnist":
         raise TacitError("images of chestmnist have several labels each, which no method here learns: choose another")
     if name not in SOURCES:
-        raise unknown("data set", name, SOURCES)
+        own = f"one of `tacit ls datasets`, or a path of your own such as ./{name}"
+        guess = meant(name, SOURCES)
+        raise TacitError(f"unknown data set '{name}': {f'{guess} Else give' if guess else 'give'} {own}")
     if name in _SCALED:
         return partial(SOURCES[name], size)
     return _fixed(name, SOURCES[name], size)

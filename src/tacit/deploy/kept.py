@@ -21,13 +21,13 @@ from torch import Tensor
 
 from tacit import __version__
 from tacit.data import sources
+from tacit.data.folders import PARTS
 from tacit.data.images import Scale
 from tacit.data.sources import Source
 from tacit.engines.memory import DiskError, write_durably
 
 FILE = "_images.safetensors"  # no run has such a name, which would begin with a letter or a digit
 SETTLED = 2.0  # seconds: whoever writes a file twice within one tick of a disk's clock changes it unseen
-PARTS = ("labeled", "unlabeled", "test")  # of a folder of images
 
 
 def load_part(path: Path, classes: tuple[str, ...], scale: Scale, file: Path | None) -> Source:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 
+MARK = "<meta name='generator' content='tacit'>"  # by which a page of ours is known
+
 
 @dataclass(frozen=True)
 class Line:
@@ -23,6 +25,7 @@ def document(title: str, opening: str, sections: Sequence[str]) -> str:
     parts = [f"<h1>{escape(title)}</h1>", opening, _contents(there), *there]
     return (
         "<!doctype html>\n<html lang='en'>\n<head>\n<meta charset='utf-8'>\n"
+        f"{MARK}\n"
         "<meta name='viewport' content='width=device-width, initial-scale=1'>\n"
         f"<title>{escape(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n"
         + "\n".join(part for part in parts if part)

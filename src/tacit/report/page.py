@@ -8,6 +8,7 @@ from pathlib import Path
 
 import tomli_w
 
+from tacit.errors import TacitError
 from tacit.report import charts, html, plots, tables
 from tacit.report.charts import Chart
 from tacit.report.files import replacing
@@ -22,6 +23,12 @@ LARGE, SMALL = 4.4, 3.6  # inches of a chart, which decide how large its words a
 def write(runs: Sequence[Run], path: Path, command: str | None = None) -> None:
     """Write the page; a reader sees the old one or the new one, never half of it."""
     save(page(runs, command), path)
+
+
+def refuse_others(path: Path) -> None:
+    """Refuse to take the place of a file that is no page of ours."""
+    if path.is_file() and html.MARK not in path.read_text(encoding="utf-8", errors="replace"):
+        raise TacitError(f"{path} is there and is no report of Tacit's: give another name with --out, or remove it")
 
 
 def write_with_command(runs: Sequence[Run], folder: Path, command: str) -> None:
