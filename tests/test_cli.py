@@ -615,8 +615,8 @@ MISTAKES = {
     "misspelt net": (["run", "--net", "lennet"], "did you mean 'lenet'?"),
     "misspelt data set": (["run", "--data", "fashion"], "did you mean 'fashion-small'?"),
     "a folder without its slash": (
-        ["run", "--data", "scans-of-lungs"],
-        "or a path of your own such as ./scans-of-lungs",
+        ["run", "--data", "my-scans"],
+        "or a path of your own such as ./my-scans",
     ),
     "a single class": (["run", "--data", "alike.npz", "--labels", "all"], "has one class only, 0: add labeled samples"),
     "misspelt partition": (["run", "--partition", "idd"], "did you mean 'iid'?"),
