@@ -87,8 +87,8 @@ workers = 0
 @pytest.fixture
 def shell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Shell:
     farm.write_images(tmp_path / "images.npz")
-    alike = {"x": np.zeros((40, 4, 4), np.uint8), "y": np.zeros(40, np.int64)}
-    np.savez(tmp_path / "alike.npz", **alike, x_test=alike["x"], y_test=alike["y"])
+    x, y = np.zeros((40, 4, 4), np.uint8), np.zeros(40, np.int64)
+    np.savez(tmp_path / "alike.npz", x=x, y=y, x_test=x, y_test=y)
     (tmp_path / "images.npz.toml").write_text(CONFIG)
     return Shell(monkeypatch, capsys, tmp_path)
 

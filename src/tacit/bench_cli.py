@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from tacit import typed
+from tacit.display import say
 from tacit.errors import TacitError
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ RUNS = Path("runs/bench")
 def list_benchmarks() -> None:
     """List the benchmarks: name, title, number of cells in the file, and how many have kept results."""
     from tacit.bench import cells, files, keep
+    from tacit.compare import BOUNDS
 
     table = Table(box=None, padding=(0, 2, 0, 0))
     for head in ("name", "title", "cells", "kept"):
@@ -43,7 +45,7 @@ def list_benchmarks() -> None:
         # Only where something is kept are cells planned, which takes a while.
         scales = [quick for quick in (False, True) if keep.path_of(benchmark, quick).exists()]
         found = {quick: keep.results(benchmark, quick, cells.spots(benchmark, quick)) for quick in scales}
-        numbers = {quick: len(results.measured) for quick, results in found.items()}
+        numbers = {quick: sum(row not in BOUNDS for _, row in kept.measured) for quick, kept in found.items()}
         told = f"{numbers.get(False) or '–'}" + (f", quick {numbers[True]}" if numbers.get(True) else "")
         table.add_row(escape(benchmark.name), escape(benchmark.title), str(benchmark.size), told)
     Console().print(table)
@@ -83,6 +85,7 @@ def run(
         raise
     results = keep.results(benchmark, quick, found, folder)
     tables.show(tables.build(benchmark, shown, results.measured, quick), console)
+    _say_kept(results.kept(shown))
     _report(benchmark, quick, found, results, folder, set)
     if failures:
         more = f" (and {len(failures) - 1} more)" if failures[1:] else ""
@@ -109,6 +112,7 @@ def show(
     found, folder = cells.spots(benchmark, quick, configs.assignments(set)), cells.home(out, benchmark, quick)
     shown, results = cells.chosen(found, only or [], column or []), keep.results(benchmark, quick, found, folder)
     tables.show(tables.build(benchmark, shown, results.measured, quick, reach), Console())
+    _say_kept(results.kept(shown))
     _report(benchmark, quick, found, results, folder, set)
 
 
@@ -148,7 +152,7 @@ def keep(name: Name, quick: Quick = False, out: Out = RUNS) -> None:
     found = cells.spots(benchmark, quick)
     runs = keep.of_runs(found, cells.home(out, benchmark, quick))
     path = keep.write(benchmark, quick, found, runs, __version__)
-    Console().print(f"{len(runs)} of {len(found)} cells kept: {path}", highlight=False, markup=False, soft_wrap=True)
+    say(f"{len(runs)} of {len(found)} cells kept: {path}")
 
 
 @app.command()
@@ -159,7 +163,12 @@ def docs(
     from tacit.bench import docs
 
     for path in docs.fill(paths or [Path("docs")]):
-        Console().print(f"changed: {path}", highlight=False, markup=False, soft_wrap=True)
+        say(f"changed: {path}")
+
+
+def _say_kept(sentence: str) -> None:
+    if sentence:
+        say(sentence)
 
 
 def _report(
@@ -175,4 +184,4 @@ def _report(
 
     path = page.write(benchmark, quick, found, results, folder, extra or [])
     if path:
-        Console().print(f"\nreport: {path}", highlight=False, markup=False, soft_wrap=True)
+        say(f"\nreport: {path}")

@@ -217,3 +217,15 @@ def test_an_empty_table_is_a_table_too(tmp_path: Path, form: str) -> None:
     empty = sheet(tmp_path, {})
     assert formats.FORMATS[form](empty)
     assert shown(empty) == ["A small table", "", "not run yet: IID; Two classes"]
+
+
+def test_footnotes_are_those_of_the_rows_that_are_shown(tmp_path: Path) -> None:
+    path = small.write(tmp_path)
+    for cell in small.planned(path, tmp_path):
+        small.pretend(cell, [0.5] * 3)
+    benchmark = files.read(path)
+    found = cells.spots(benchmark)
+    measured = keep.of_runs(found, tmp_path / "small-table")
+    whole, part = (tables.build(benchmark, cells.chosen(found, only, []), measured, False) for only in ([], ["fedavg"]))
+    assert [note[0] for note in whole.notes if note[0] in "¹²"] == ["¹", "²"]
+    assert [note[0] for note in part.notes if note[0] in "¹²"] == ["¹"]

@@ -61,6 +61,15 @@ class Results:
     runs: Mapping[Place, list[Run]]
     measured: Mapping[Place, Seeds]
 
+    def kept(self, shown: Sequence[Spot]) -> str:
+        """A sentence on those of the cells shown that were not run here; nothing where all were, or none."""
+        there = [spot.place for spot in shown if spot.place in self.measured]
+        others = [place for place in there if place not in self.runs]
+        if not others or not self.runs:
+            return ""
+        verb = "is a kept result" if len(others) == 1 else "are kept results"
+        return f"{len(others)} of these {len(there)} cells {verb} of other machines, their time too"
+
 
 def results(benchmark: Benchmark, quick: bool, found: Sequence[Spot], folder: Path | None = None) -> Results:
     """The runs under a folder, and what is kept of places without one; only that where no folder is given."""

@@ -128,8 +128,9 @@ class Sheet:
         rows = self.done
         notes = [tables.spread_note(rows, self._fewer()), tables.star_note(rows)] if rows else ["nothing is done yet"]
         notes += [f"paper: {self.paper}"] if self.paper else []
+        asked = {number for block in self.begun for line in block.lines for number in line.doubts}
         return [note for note in notes if note] + [
-            f"{superscript([number])} {why}" for number, why in enumerate(self.doubts, start=1)
+            f"{superscript([number])} {why}" for number, why in enumerate(self.doubts, start=1) if number in asked
         ]
 
     def _fewer(self) -> list[str]:
