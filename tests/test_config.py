@@ -129,7 +129,8 @@ def refusal(settings: dict[str, Any]) -> str:
         ({"net": {"name": "lenett"}}, "unknown network 'lenett': did you mean 'lenet'?"),
         (
             {"data": {"name": "fashion_small"}},
-            "unknown data set 'fashion_small': did you mean 'fashion-small'?",
+            "unknown data set 'fashion_small': did you mean 'fashion-small'? Else give one of `tacit ls datasets`, "
+            "or a path of your own such as ./fashion_small",
         ),
         (
             {"data": {"partition": "dirichle:0.3"}},

@@ -232,7 +232,7 @@ def report(
     page.refuse_others(out)
     loaded = {folder: read.load_all(folder) for folder in folders}
     again = [read.noted_command(folder) or page.commands(runs) for folder, runs in loaded.items()]
-    runs = [run for some in loaded.values() for run in some]
+    runs = read.told_apart([run for some in loaded.values() for run in some])
     page.write(runs, out, "\n".join(again))
     written = pictures.write(runs, plots, format) if plots else []
     for path in written:

@@ -59,6 +59,16 @@ def add(
 
 
 @app.command()
+def remove(name: Annotated[str, typer.Argument(help="The site's name.")], hub: Folder = HERE) -> None:
+    """Let a site no longer join: its key is forgotten, and asked for again with `add`."""
+    folder = _open(hub)
+    from tacit.deploy import control
+
+    at_once = control.remove(folder, name)
+    say(f"{name} is let in no longer" + ("." if at_once else " once the hub runs."))
+
+
+@app.command()
 def start(hub: Folder = HERE) -> None:
     """Run the hub until Ctrl-C, which ends it and all it has started."""
     folder = _open(hub)

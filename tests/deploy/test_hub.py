@@ -646,7 +646,7 @@ def test_a_key_file_that_is_empty_is_named(folder: HubFolder, tmp_path: Path) ->
     control.add(folder, "north", public_key("north", tmp_path))
     folder.keys["north"].write_text("")
     control.add(folder, "south", public_key("south", tmp_path))
-    with pytest.raises(TacitError, match="north has another key already: remove .*north.pub"):
+    with pytest.raises(TacitError, match="north has another key already: .*`tacit hub remove north"):
         control.add(folder, "north", public_key("north", tmp_path))
     with pytest.raises(TacitError, match="north.pub is no public key of a site"):
         control.reconcile(folder)
@@ -688,3 +688,31 @@ cli.main()
 """
     said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
     assert (said.returncode, said.stderr) == (2, "tacit: a hub needs Flower: pip install 'tacit[flower]'\n")
+
+
+def test_a_site_is_removed_by_its_name(folder: HubFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[list[str]] = []
+    monkeypatch.setattr(control, "reconcile", lambda hub: told.append(sorted(hub.keys)))
+    for name in ("north", "south"):
+        control.add(folder, name, public_key(name, tmp_path))
+    with pytest.raises(TacitError, match="north has another key already: if .*, give `tacit hub remove north"):
+        control.add(folder, "north", public_key("newer", tmp_path))
+    monkeypatch.setattr(HubFolder, "running", lambda self: True)
+    assert control.remove(folder, "north")
+    assert told == [["south"]]  # at once, since the hub runs
+    with pytest.raises(TacitError, match=r"no site north was added: name one of those that were \(south\)"):
+        control.remove(folder, "north")
+    control.add(folder, "north", tmp_path / "newer.pub")
+    assert sorted(folder.keys) == ["north", "south"]
+
+
+def test_under_nohup_a_closed_terminal_ends_nothing() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with programs.ending_in_order():
+            os.kill(os.getpid(), signal.SIGHUP)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        with pytest.raises(KeyboardInterrupt), programs.ending_in_order():
+            os.kill(os.getpid(), signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -25,7 +25,8 @@ from tests.deploy import places
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install tacit[flower]")
 
-from tacit.deploy import hub, kept
+from tacit.deploy import hub, join, kept
+from tacit.deploy.settings import Site
 from tacit.deploy.site import introduce, open_desk
 from tacit.engines.flower import FlowerCourier, Post, Roster, client_app
 from tests.engines.grid import DirectGrid, played
@@ -374,3 +375,45 @@ def test_a_description_of_other_samples_is_refused_too(tmp_path: Path) -> None:
     told["description"] = told["description"].replace("flip = false", "flip = true")
     assert told != about(config)
     assert "other samples" in introduce(told, {"site": str(path)}).refusal
+
+
+def test_a_site_that_refuses_says_so_on_its_own_machine_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = places.hub(tmp_path, partition="iid", labels="all")
+    path = places.tell(places.site(tmp_path, "a"), config)
+    refusal = introduce(about(places.hub(tmp_path, partition="iid", labels="all", lr=0.5)), {"site": str(path)}).refusal
+    printed: list[str] = []
+    join._pass_on(capsys.readouterr().out.splitlines(), Site("a"), printed.append)
+    assert printed == [f"not taking part: {refusal}"]
+
+
+def test_a_federation_that_is_named_and_not_there_opens_no_door(tmp_path: Path) -> None:
+    config = places.hub(tmp_path, partition="iid", labels="all")
+    path = places.site(tmp_path, "a", federation="fed.tml")
+    sentence = r"there is no .*fed.tml, which .*site.toml names: get it from the hub, or mend "
+    assert re.match(sentence, introduce(about(config), {"site": str(path)}).refusal)
+    with pytest.raises(TacitError, match=sentence):
+        join.join(path, "127.0.0.1:1", lambda text: None)
+
+
+@pytest.mark.parametrize(
+    "setting, value, sentence",
+    [
+        ("data", "nowhere", "nowhere, which .* names: give the path of an image folder, a .csv or a .npz"),
+        ("key", "lost.key", "lost.key, which .* names: bring it back, or make a new pair"),
+        ("certificate", "lost.crt", "lost.crt, which .* names: get it from the hub"),
+        ("certificate", "site.toml", "site.toml is no certificate: get ca.crt from the hub again"),
+    ],
+)
+def test_what_every_run_would_be_refused_for_is_said_before_joining(
+    setting: str, value: str, sentence: str, tmp_path: Path
+) -> None:
+    path = places.site(tmp_path, "a", **{setting: value})
+    with pytest.raises(TacitError, match=sentence):
+        join.join(path, "127.0.0.1:1", lambda text: None)
+
+
+def test_the_memory_of_a_site_is_for_its_owner_alone(tmp_path: Path) -> None:
+    config = places.hub(tmp_path, partition="iid", labels="all")
+    path = places.tell(places.site(tmp_path, "a"), config)
+    assert not introduce(about(config), {"site": str(path)}).refusal
+    assert (path.parent / "memory").stat().st_mode & 0o777 == 0o700

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from tacit.errors import TacitError
-from tacit.report.read import by_group, by_label, bytes_of, evaluated, load, load_all, noted_command
+from tacit.report.read import by_group, by_label, bytes_of, evaluated, load, load_all, noted_command, told_apart
 from tests.report.runs import a_run, record, write_run
 
 
@@ -186,3 +186,12 @@ def test_the_command_of_a_folder_is_read_where_it_is_written_down(tmp_path: Path
     assert noted_command(tmp_path) == ""
     (tmp_path / "command.txt").write_text("tacit demo\n", encoding="utf-8")
     assert noted_command(tmp_path) == "tacit demo"
+
+
+def test_runs_of_other_settings_or_of_one_seed_are_rows_of_their_own(tmp_path: Path) -> None:
+    one, two = (a_run(tmp_path / name, [0.5], seed=seed) for name, seed in (("one", 0), ("two", 1)))
+    assert [run.label for run in told_apart([one, two])] == [one.label, one.label]  # two seeds of one row
+    again = a_run(tmp_path / "again", [0.5], seed=0)
+    assert [run.label for run in told_apart([one, again])] == [f"{one.label} (one)", f"{one.label} (again)"]
+    longer = a_run(tmp_path / "longer", [0.5], seed=1, rounds=7)
+    assert [run.label for run in told_apart([one, longer])] == [f"{one.label} (one)", f"{one.label} (longer)"]

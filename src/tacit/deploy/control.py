@@ -52,9 +52,23 @@ def add(folder: HubFolder, name: str, key: Path) -> bool:
     if same and same != [name]:
         raise TacitError(f"this is the key of {same[0]}: each site has its own, made by `tacit site init`")
     if name in folder.keys and not same:
-        raise TacitError(f"{name} has another key already: remove {folder.keys[name]} if it is to be replaced")
+        raise TacitError(
+            f"{name} has another key already: if it is to be replaced, give `{folder.command(f'remove {name}')}` first"
+        )
     if not same:
         write_new(folder.folder, {f"sites/{name}.pub": (text.encode(), OPEN)})
+    running = folder.running()
+    if running:
+        reconcile(folder)
+    return running
+
+
+def remove(folder: HubFolder, name: str) -> bool:
+    """Let a site no longer join; whether the hub, since it runs, knows already."""
+    if name not in folder.keys:
+        known = ", ".join(folder.keys) or "none"
+        raise TacitError(f"no site {name} was added: name one of those that were ({known})")
+    folder.keys[name].unlink()
     running = folder.running()
     if running:
         reconcile(folder)

@@ -25,7 +25,8 @@ def main(command: list[str]) -> int:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
     asked = threading.Event()
-    for name in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    nohup = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    for name in (signal.SIGTERM, signal.SIGINT) if nohup else (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(name, lambda *_: asked.set())
     program = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
     threading.Thread(target=_await_end_of_input, args=[asked], daemon=True).start()

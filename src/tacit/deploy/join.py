@@ -2,14 +2,16 @@
 
 import re
 import socket
+import ssl
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from tacit.deploy import programs, warm
+from tacit.deploy.description import read_federation
 from tacit.deploy.files import Tail
-from tacit.deploy.settings import Site, beside, load
+from tacit.deploy.settings import REFUSED, Site, agreed, beside, load
 from tacit.errors import TacitError
 
 Say = Callable[[str], None]
@@ -38,18 +40,38 @@ MARKS = {
 def command(path: Path, site: Site, address: str) -> list[str]:
     """The command that starts a site's SuperNode."""
     options: dict[str, object] = {"superlink": address, "port": site.port, "insecure": site.certificate is None}
-    for option, name in (("root-certificates", site.certificate), ("auth-supernode-private-key", site.key)):
-        if name is not None:
-            options[option] = _there(path, name)
+    if site.certificate is not None:
+        options["root-certificates"] = _certificate(path, site.certificate)
+    if site.key is not None:
+        remedy = "bring it back, or make a new pair and have its .pub added at the hub"
+        options["auth-supernode-private-key"] = _there(path, site.key, remedy)
     options["node-config"] = f'site="{path.absolute()}"'
     return [programs.find("flower-supernode"), *programs.arguments(options)]
 
 
-def _there(path: Path, name: str) -> Path:
+def _there(path: Path, name: str, remedy: str) -> Path:
     found = beside(path, name)
     if not found.exists():
-        raise TacitError(f"there is no {found}, which {path} names: get it from the hub, or mend {path}")
+        raise TacitError(f"there is no {found}, which {path} names: {remedy}, or mend {path}")
     return found
+
+
+def _certificate(path: Path, name: str) -> Path:
+    """The hub's, if it is one: a SuperNode with another file tries for ever."""
+    found = _there(path, name, "get it from the hub")
+    try:
+        ssl.create_default_context(cafile=str(found))
+    except OSError as error:
+        raise TacitError(f"{found} is no certificate: get ca.crt from the hub again") from error
+    return found
+
+
+def _refuse_early(path: Path, site: Site) -> None:
+    """What every run would be refused for, said before the hub is asked; `tacit site check` looks closer."""
+    if site.data is not None:
+        _there(path, site.data, "give the path of an image folder, a .csv or a .npz")
+    if file := agreed(path, site):
+        read_federation(file)
 
 
 def join(path: Path, address: str, say: Say) -> None:
@@ -57,11 +79,12 @@ def join(path: Path, address: str, say: Say) -> None:
     site = load(Site, path)
     host, port = _address(address)
     words = command(path, site, address)
+    _refuse_early(path, site)
     if not programs.free("127.0.0.1", site.port):
         raise TacitError(f"port {site.port} is in use on this machine: set another port in {path}")
     if not _answers(host, port):
         say(f"nothing answers at {address} yet; waiting for the hub")
-    if not beside(path, site.federation).exists():
+    if not agreed(path, site):
         say(f"there is no {site.federation}: this site takes part in whatever run the hub starts")
     home = path.absolute().parent / "flower"
     log = home / "join.log"
@@ -111,6 +134,8 @@ def _pass_on(lines: list[str], site: Site, say: Say) -> None:
     for line in lines:
         if found := re.search(r"Receiving: (train|query) message", line):
             say("training for a round" if found.group(1) == "train" else "telling the hub who this is")
+        if REFUSED in line:
+            say(f"not taking part: {line.partition(REFUSED)[2].strip()}")
         for mark, words in MARKS.items():
             if mark in line:
                 say(words.format(name=site.name))

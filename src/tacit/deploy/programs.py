@@ -116,12 +116,17 @@ def running(command: Sequence[str], home: Path, log: Path) -> Iterator[Program]:
 
 @contextmanager
 def ending_in_order() -> Iterator[None]:
-    """Let a request to end (SIGTERM, a closed terminal) be like Ctrl-C, so that what was started is ended too."""
+    """Let a request to end (SIGTERM, a closed terminal) be like Ctrl-C, so that what was started is ended too.
+
+    Under nohup a closed terminal is no such request.
+    """
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    nohup = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    requests = (signal.SIGTERM,) if nohup else (signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, interrupt) for number in requests}
     try:
         yield
     finally:

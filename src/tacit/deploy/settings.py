@@ -12,6 +12,8 @@ from tacit import config as configs
 from tacit.catalog import Setting, check, settings
 from tacit.errors import TacitError
 
+REFUSED = "tacit refuses: "  # how a site's client begins the line that says why it does not take part
+
 Port = Annotated[int, Field(ge=1, le=65535)]
 Host = Annotated[
     str,
@@ -88,6 +90,16 @@ def _entry(setting: Setting, given: Mapping[str, Any]) -> str:
     value = given.get(setting.name, setting.default)
     line = tomli_w.dumps({setting.name: "…" if value is None else value})
     return f"# {setting.comment}\n{line if setting.name in given else f'# {line}'}"
+
+
+def agreed(path: Path, site: Site) -> Path | None:
+    """The file with the run that a site has agreed to; None where it names none and there is none."""
+    file = beside(path, site.federation)
+    if file.exists():
+        return file
+    if site.federation != Site.federation:  # a slip of the pen must not open the door to every run
+        raise TacitError(f"there is no {file}, which {path} names: get it from the hub, or mend {path}")
+    return None
 
 
 def beside(path: Path, name: str) -> Path:

@@ -12,7 +12,7 @@ from tacit.config import Config
 from tacit.deploy import kept
 from tacit.deploy.description import Description, read_federation
 from tacit.deploy.holding import Holding, hold
-from tacit.deploy.settings import Site, beside, load
+from tacit.deploy.settings import REFUSED, Site, agreed, beside, load
 from tacit.engines.flower import About, Desk, Place
 from tacit.engines.memory import Shelf
 from tacit.errors import TacitError
@@ -29,6 +29,7 @@ def introduce(about: About, node: Mapping[str, Any]) -> Place:
         holding.job(0)
         _shelf(about, path, site)
     except TacitError as error:
+        print(f"{REFUSED}{error}", flush=True)  # for who looks after this site; the hub is told by the answer
         return Place(site.name, refusal=str(error))
     return Place(site.name, samples=holding.samples, labeled=holding.labeled)
 
@@ -51,16 +52,16 @@ def _hold(about: About, path: Path, site: Site) -> Holding:
         raise TacitError(f"the hub has version {there} of Tacit and this site {__version__}: install the same at both")
     config = configs.make(tomllib.loads(_said(about, "config")))
     description = Description.from_text(_said(about, "description"))
-    _agree(beside(path, site.federation), config, description)
+    _agree(agreed(path, site), config, description)
     return hold(path, site, config, description, _said(about, "split"), beside(path, site.memory) / kept.FILE)
 
 
-def _agree(file: Path, config: Config, description: Description) -> None:
+def _agree(file: Path | None, config: Config, description: Description) -> None:
     """Refuse a run other than that in federation.toml, if it is there: it is what the site was shown to be sent."""
-    if not file.exists():
+    if file is None:
         return
-    agreed, described = read_federation(file)
-    before, now = (_fixed(each) for each in (agreed, config))
+    shown, described = read_federation(file)
+    before, now = (_fixed(each) for each in (shown, config))
     other = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
     if other or described != description:
         what = f"{other[0]} is {now.get(other[0])!r}, not {before.get(other[0])!r}" if other else "other samples"
@@ -81,7 +82,9 @@ def _shelf(about: About, path: Path, site: Site) -> Shelf:
     run = _said(about, "run")
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,127}", run):
         raise TacitError(f"the hub calls its run {run!r}: give it a name of letters, digits, '-', '_', '+' and '.'")
-    return Shelf(beside(path, site.memory) / run)
+    memory = beside(path, site.memory)
+    memory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return Shelf(memory / run)
 
 
 def _said(about: About, name: str) -> str:

@@ -5,7 +5,7 @@ import shlex
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 from statistics import fmean
@@ -170,6 +170,25 @@ def evaluated(runs: Sequence[Run]) -> list[Run]:
         resume = shlex.join(["tacit", "resume", str(folder)])
         raise TacitError(f"{folder} has no evaluated round yet: wait for one, or go on with `{resume}`")
     return found
+
+
+def told_apart(runs: Sequence[Run]) -> list[Run]:
+    """Runs that would count as one row of a table though they are of different settings, or of one seed, by folder."""
+    rows: dict[tuple[str, str], list[Run]] = {}
+    for run in runs:
+        rows.setdefault((run.group, run.label), []).append(run)
+    mixed = {row for row, members in rows.items() if len({_settings(run) for run in members}) > 1}
+    mixed |= {row for row, members in rows.items() if len({run.seed for run in members}) < len(members)}
+    return [
+        replace(run, label=_printable(f"{run.label} ({run.folder.name})")) if (run.group, run.label) in mixed else run
+        for run in runs
+    ]
+
+
+def _settings(run: Run) -> str:
+    """All that its numbers depend on but the seed, to be compared."""
+    told = {name: value for name, value in run.config.items() if name not in ("seed", "engine", "track")}
+    return json.dumps(told, sort_keys=True, default=str)
 
 
 def by_label(runs: Iterable[Run]) -> dict[str, list[Run]]:
