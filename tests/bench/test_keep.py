@@ -114,7 +114,7 @@ def test_a_run_comes_before_what_is_kept_of_its_cell(tmp_path: Path) -> None:
     results = keep.results(benchmark, False, cells.spots(benchmark), tmp_path / "now/small-table")
     assert list(results.runs) == [("iid", "fedavg")]
     shown = cells.spots(benchmark)
-    assert results.kept(shown) == "1 of these 2 cells is a kept result of other machines, their time too"
+    assert results.kept(shown) == "1 of these 2 cells is a kept result, not run in this folder, and so is their time"
     assert results.kept(shown[:1]) == ""
     assert keep.results(benchmark, False, shown).kept(shown) == ""  # nothing was run here
     assert {row: seeds[0].last5 for (_, row), seeds in results.measured.items()} == {"fedavg": 0.75, "fixmatch": 0.5}

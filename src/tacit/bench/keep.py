@@ -68,7 +68,7 @@ class Results:
         if not others or not self.runs:
             return ""
         verb = "is a kept result" if len(others) == 1 else "are kept results"
-        return f"{len(others)} of these {len(there)} cells {verb} of other machines, their time too"
+        return f"{len(others)} of these {len(there)} cells {verb}, not run in this folder, and so is their time"
 
 
 def results(benchmark: Benchmark, quick: bool, found: Sequence[Spot], folder: Path | None = None) -> Results:
