@@ -38,8 +38,9 @@ bench-peers: .venv-peers/.installed ## the same workload on pfl-research and Flo
 ratios: .venv/.installed-dev .venv-peers/.installed ## all of these and a round on Flower; fill the docs with what came out
 	@$(PY) benchmarks/ratios.py
 
-tables: .venv/.installed-dev ## fill the tables in the docs from benchmarks/results and from the methods
+tables: .venv/.installed-dev ## fill the tables in the docs and of the command line from results and code
 	@.venv/bin/tacit bench docs README.md docs
+	@$(PY) -m scripts.option_table
 	@$(PY) -m scripts.site_pages
 
 clean: ## remove environments, caches and builds; runs/ stays
@@ -62,7 +63,7 @@ endef
 
 .venv/.installed-dev: pyproject.toml constraints.txt
 	$(call environment,.venv)
-	@$(PY) $(PIP) -e '.[dev,docs,flower,mlflow,tensorboard]'
+	@$(PY) $(PIP) -e '.[dev,docs,flower,hf,mlflow,onnx,tensorboard]'
 	@touch .venv/.installed-run $@
 
 .venv-peers/.installed: pyproject.toml constraints.txt

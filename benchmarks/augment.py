@@ -1,12 +1,11 @@
-"""How fast strong views are made, as ratios to Pillow and, where it is installed, kornia in the same run.
+"""The speed of strong views as a ratio to Pillow and, if installed, kornia, measured in the same run.
 
     python benchmarks/augment.py [--images 100] [--turns 15]
 
-One thread, colour images of 32×32 pixels: flip and shift, two operations of RandAugment, a cut-out, normalising.
-Pillow carries out the same operations, drawn in the same way, image by image. The operations and the cut-out are
-also measured alone. Time is that of the thread on the
-processor. It still depends on the machine and on who else uses it, so all take turns in blocks and only the ratio of
-the medians counts; it is the last line.
+One thread, color images of 32×32 pixels: flip and shift, two operations of RandAugment, a cut-out, normalization.
+Pillow does the same operations, drawn in the same way, image by image. The operations and the cut-out are also
+measured alone. Times are CPU times of the thread. They still depend on the machine and its load, so all candidates
+alternate in blocks and only the ratio of the medians counts; it is the last line.
 """
 
 import argparse
@@ -22,10 +21,10 @@ import torch
 from PIL import Image, ImageEnhance, ImageOps
 from torch import Tensor
 
-from tacit.data.augment import ImageViews
-from tacit.data.randaugment import KINDS
 from tacit.data.sources import load
-from tacit.engines.local import keep_freed_memory, one_thread
+from tacit.data.views.augment import ImageViews
+from tacit.data.views.randaugment import KINDS
+from tacit.process import one_thread, tune_malloc
 
 BLOCK = 5  # batches in a block
 SIDE = 32
@@ -36,7 +35,7 @@ Maker = Callable[[Tensor, torch.Generator], Tensor]
 
 
 def make_images(count: int) -> Tensor:
-    """(count, 3, 32, 32): clothes on a frame, in a colour each; noise would be unlike any image to a histogram."""
+    """(count, 3, 32, 32): framed clothes, each in one color; the histogram of noise would be unlike any image's."""
     grey = load("fashion-small").x[:count, 0].float()
     tint = torch.rand(count, 3, 1, 1, generator=torch.Generator().manual_seed(0))
     return torch.nn.functional.pad(grey[:, None] * tint + 50 * (1 - tint), (2, 2, 2, 2)).to(torch.uint8)
@@ -68,7 +67,7 @@ PILLOW: dict[str, Callable[[Image.Image, float], Image.Image]] = {
 
 
 def with_pillow(x: Tensor, stream: torch.Generator, whole: bool = True) -> Tensor:
-    """The strong view, or its operations and cut-out alone, image by image."""
+    """The strong view, or only its operations and cut-out, image by image."""
     drawn = [(kind.tolist(), amount.tolist()) for kind, amount, _ in VIEWS.variant.draw(x.shape, stream)]
     flip, *place = torch.rand(5, len(x), generator=stream).tolist()
     views = []
@@ -84,7 +83,7 @@ def with_pillow(x: Tensor, stream: torch.Generator, whole: bool = True) -> Tenso
 
 
 def _shifted(pixels: np.ndarray, flip: float, down: float, right: float) -> Image.Image:
-    """Flipped half the time, and shifted by up to four pixels with mirrored borders."""
+    """Flip half of the images, and shift by up to four pixels with mirrored borders."""
     image = Image.fromarray(np.pad(pixels, ((4, 4), (4, 4), (0, 0)), mode="reflect"))
     left, top = int(9 * right), int(9 * down)
     image = image.crop((left, top, left + SIDE, top + SIDE))
@@ -95,7 +94,7 @@ def _shifted(pixels: np.ndarray, flip: float, down: float, right: float) -> Imag
 
 
 def with_kornia() -> Maker:
-    """Kornia's own RandAugment: it draws operations for the batch, not for an image, and does not use the stream."""
+    """Kornia's RandAugment, which draws operations per batch, not per image, and ignores the stream."""
     k, auto = (importlib.import_module(f"kornia.augmentation{part}") for part in ("", ".auto"))
     steps = torch.nn.Sequential(
         k.RandomHorizontalFlip(),
@@ -117,11 +116,11 @@ def operations_alone(x: Tensor, stream: torch.Generator) -> Tensor:
     return torch.from_numpy(VIEWS.variant(x.numpy(), np.array(FILL, np.uint8)[:, None, None], stream))
 
 
-# --- the race ---------------------------------------------------------------------------------------------------------
+# --- timing -----------------------------------------------------------------------------------------------------------
 
 
-def race(makers: dict[str, Maker], x: Tensor, turns: int) -> dict[str, float]:
-    """Microseconds per image of each, medians over blocks that take turns; the first turn is not counted."""
+def measure(makers: dict[str, Maker], x: Tensor, turns: int) -> dict[str, float]:
+    """Microseconds per image of each maker, medians over alternating blocks; the first turn is a warm-up."""
     times: dict[str, list[float]] = {name: [] for name in makers}
     for turn in range(turns + 1):
         for name, make in makers.items():
@@ -134,12 +133,12 @@ def race(makers: dict[str, Maker], x: Tensor, turns: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Print microseconds per image of each, then the ratio."""
-    parser = argparse.ArgumentParser(description="Speed of strong views as a ratio to Pillow; the last line counts.")
+    """Print microseconds per image of each maker, then the ratio."""
+    parser = argparse.ArgumentParser(description="Speed of strong views as a ratio to Pillow, on the last line.")
     parser.add_argument("--images", type=int, default=100, help="images in a batch (default: 100)")
     parser.add_argument("--turns", type=int, default=15, help="blocks to measure (default: 15)")
     options = parser.parse_args()
-    keep_freed_memory()  # as every worker does
+    tune_malloc()  # as every worker does
     makers: dict[str, Maker] = {
         "ours": VIEWS.strong,
         "pillow": with_pillow,
@@ -151,7 +150,7 @@ def main() -> None:
     else:
         print("kornia is not installed")
     with one_thread():
-        times = race(makers, make_images(options.images), options.turns)
+        times = measure(makers, make_images(options.images), options.turns)
     for name, found in times.items():
         print(f"{name:38} {found:7.1f} µs per image")
     alone = [times[f"{name}, RandAugment(2) + cutout alone"] for name in ("pillow", "ours")]

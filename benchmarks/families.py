@@ -1,8 +1,8 @@
-"""Draw the runs of benchmarks/families.toml: accuracy against rounds, bytes and steps, a picture for each column.
+"""Draw the runs of benchmarks/families.toml: accuracy against rounds, communication and steps, one picture per column.
 
     tacit bench run families && python benchmarks/families.py [--runs runs/bench/families] [--out docs]
 
-Each picture has some of the rows: one of every family, and the two bounds.
+Each picture shows one row of every family and the two bounds.
 """
 
 import argparse
@@ -10,10 +10,11 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 
-from tacit.bench import files
-from tacit.report.curves import BYTES, ROUNDS, STEPS, curves
+from tacit.bench import spec
+from tacit.report import curves
+from tacit.report.curves import BYTES, ROUNDS, STEPS
+from tacit.report.history import load
 from tacit.report.plots import COLORS, STYLE
-from tacit.report.read import load
 
 SHOWN = {
     "client": ("fedavg", "fedmix", "fedsiam-mt", "fedmatch", "fedavg-fixmatch", "scaffold-fixmatch", "all-labels"),
@@ -23,17 +24,17 @@ INK = "#444444"  # of the upper bound
 
 
 def draw(runs: Path, column: str, out: Path) -> None:
-    """Three charts side by side, with one key for all."""
-    titles = {name: row.title for name, row in files.find("families").rows.items()} | {"all-labels": "All labels"}
+    """Draw three charts side by side, with one legend for all."""
+    titles = {name: row.title for name, row in spec.find("families").rows.items()} | {"all-labels": "All labels"}
     found = [load(runs / column / name / "seed-0", titles[name]) for name in SHOWN[column]]
     figure, charts = plt.subplots(1, 3, figsize=(9.5, 3.6), sharey=True)
     for chart, axis in zip(charts, (ROUNDS, BYTES, STEPS), strict=True):
-        lines = curves(found, axis)
-        unit, one = axis.unit(lines)
+        lines = curves.accuracy(found, axis)
+        unit, size = axis.unit(lines)
         for curve, ink in zip(lines, (*COLORS[: len(lines) - 1], INK), strict=True):
             dash = ":" if ink == INK else "-"
-            chart.plot([x / one for x in curve.x], curve.mean, color=ink, linestyle=dash, label=curve.label)
-        chart.set(xlabel=f"{axis.words} ({unit})" if unit else axis.words, ylim=(0, 85))
+            chart.plot([x / size for x in curve.x], curve.mean, color=ink, linestyle=dash, label=curve.label)
+        chart.set(xlabel=f"{axis.title} ({unit})" if unit else axis.title, ylim=(0, 85))
         chart.grid(axis="y", alpha=0.2)
     charts[0].set_ylabel("test accuracy (%)")
     handles, labels = charts[0].get_legend_handles_labels()

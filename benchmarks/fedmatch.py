@@ -1,13 +1,13 @@
-"""FedMatch beside the rows its paper compares with, on real data at a scale that two cores can do.
+"""FedMatch and the rows its paper compares it with, on real data, at a scale that fits two cores.
 
     python benchmarks/fedmatch.py streaming-client [--seed 0]   Table 2, labels at clients
     python benchmarks/fedmatch.py streaming-server              Table 2, labels at the server
     python benchmarks/fedmatch.py batch-server                  Table 1, CIFAR-10, labels at the server
     python benchmarks/fedmatch.py interference                  Figure 6 (c): accuracy on the labeled samples themselves
 
-What is smaller than in the paper: a ResNet-9 of a sixteenth of the width (25,988 parameters on Fashion-MNIST), 5 rounds
-per streaming step instead of 10, 60 rounds of the batch task instead of 200. Data is looked for in TACIT_DATA.
-The paper's λ_s = 10 at a learning rate of 0.001 is a rate of 0.01 and a weight of 0.1 for the other rows.
+Smaller than in the paper: a ResNet-9 of a sixteenth of the width (25,988 parameters on Fashion-MNIST), 5 rounds
+per streaming step instead of 10, 60 rounds of the batch task instead of 200. The data folder is TACIT_DATA.
+The paper's λ_s = 10 at a learning rate of 0.001 corresponds to a rate of 0.01 and a weight of 0.1 in the other rows.
 """
 
 import argparse
@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from tacit.compare import play_once
-from tacit.config import from_options
 from tacit.data import sources
 from tacit.report import tables
-from tacit.report.read import Run, load
+from tacit.report.history import Run, load
+from tacit.runs.compare import run_once
+from tacit.runs.config import from_options
 
 Settings = dict[str, Any]
 
@@ -37,7 +37,7 @@ COMMON: Settings = {
     "server.batch": 100,
     "data.augment": "fedmatch",
 }
-SLOW: Settings = {"lr": 1e-3}  # λ_s = 10 is a setting of FedMatch itself
+SLOW: Settings = {"lr": 1e-3}  # λ_s = 10 is a setting of FedMatch
 FAST: Settings = {"lr": 1e-2, "train.weight_decay": 1e-5}
 BASELINE: Settings = FAST | {"objective.weight": 0.1, "objective.view": "plain", "method.mu": 0.01}
 ROWS: dict[str, Settings] = {
@@ -56,7 +56,7 @@ ROWS: dict[str, Settings] = {
     "labels only, 20 epochs": FAST | {"method": "fedavg+supervised", "objective.view": "plain", "epochs": 20},
     "all labels": FAST | {"method": "fedprox+supervised", "objective.view": "plain", "labels": "all"},
 }
-STREAMING: Settings = {"data.step_rounds": 5, "rounds": 50, "log.local": True, "log.evaluate_every": 5}
+STREAMING: Settings = {"data.rounds_per_step": 5, "rounds": 50, "log.local": True, "log.evaluate_every": 5}
 TASKS: dict[str, tuple[Settings, tuple[str, ...]]] = {
     "streaming-client": (
         STREAMING | {"split": "fedmatch-streaming"},
@@ -95,8 +95,8 @@ TASKS: dict[str, tuple[Settings, tuple[str, ...]]] = {
 }
 
 
-def play(task: str, seed: int, only: str | None, folder: Path, console: Console) -> list[Run]:
-    """All rows of a task, each in a run directory of its own; what is finished is not run again."""
+def run_task(task: str, seed: int, only: str | None, folder: Path, console: Console) -> list[Run]:
+    """Run all rows of a task, each in a separate run directory; finished ones are not run again."""
     settings, rows = TASKS[task]
     runs = []
     for row in rows if only is None else [only]:
@@ -106,7 +106,7 @@ def play(task: str, seed: int, only: str | None, folder: Path, console: Console)
         if task == "interference":
             chosen["data"] = str(labeled_as_test(folder))
         place = folder / task / row.replace(" ", "-") / f"seed-{seed}"
-        play_once(from_options(chosen), place, "auto", console, row)
+        run_once(from_options(chosen), place, "auto", console, row)
         runs.append(load(place, row))
     return runs
 
@@ -126,21 +126,21 @@ def labeled_as_test(folder: Path) -> Path:
 
 
 def main() -> None:
-    """Play a task and print its table, and what travelled in the paper's unit."""
-    parser = argparse.ArgumentParser(description="FedMatch beside the rows its paper compares with.")
+    """Run a task and print its table, and the communication in the paper's unit."""
+    parser = argparse.ArgumentParser(description="FedMatch and the rows its paper compares it with.")
     parser.add_argument("task", choices=TASKS)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", choices=ROWS, help="one row of the table")
     parser.add_argument("--out", type=Path, default=Path("runs/fedmatch"))
     options = parser.parse_args()
     console = Console()
-    runs = play(options.task, options.seed, options.only, options.out, console)
+    runs = run_task(options.task, options.seed, options.only, options.out, console)
     console.print(tables.to_rich(tables.summarise(runs), f"{options.task}, seed {options.seed}"))
     for run in runs:
-        local = [record["local_accuracy"] for record in run.rounds if record["local_accuracy"] is not None]
+        local = [record.local_accuracy for record in run.rounds if record.local_accuracy is not None]
         numbers = {"mean accuracy of the clients' own models": local[-1] if local else None}
         for name in ("s2c", "c2s"):
-            found = [record["server"][name] for record in run.rounds if name in record["server"]]
+            found = [record.server[name] for record in run.rounds if name in record.server]
             numbers[name] = sum(found) / len(found) if found else None
         print(run.label, *(f"{name} {value:.1%}" for name, value in numbers.items() if value is not None), sep="  ")
 

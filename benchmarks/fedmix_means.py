@@ -1,9 +1,9 @@
-"""Draw what FedMix's clients send: means of M_k images, beside the images they are of.
+"""Draw what FedMix's clients send: means of M_k images, next to the images themselves.
 
     python benchmarks/fedmix_means.py [--data fashion-mnist] [--client 0] [--out docs/methods/fedmix-means.png]
 
-The split is that of benchmarks/fedmix_fashion.toml: two classes for each client. The means are what the client's own
-first reply holds.
+The split is that of benchmarks/fedmix_fashion.toml: two classes per client. The means come from the client's first
+reply.
 """
 
 import argparse
@@ -12,9 +12,9 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 from torch import Tensor
 
-from tacit import config as configs
 from tacit.methods.fedmix import FedMixDown, FedMixUp, Means
-from tacit.prepare import build_job
+from tacit.runs import config as configs
+from tacit.runs.build import build_job
 
 SHOWN = 10
 GROUPS = {2: "means of 2", 5: "of 5", 20: "of 20", 50: "of 50", 0: "of all"}
@@ -22,7 +22,7 @@ OPTIONS = {"labels": "all", "clients": 60, "partition": "classes:2", "data.sampl
 
 
 def sent(data: str, client: int, group: int) -> tuple[Tensor, Means]:
-    """The client's images, and the means that leave it."""
+    """The client's images, and the means it sends."""
     config = configs.from_options(OPTIONS | {"data": data, "method.group": group, "method.force": True})
     job, _ = build_job(config)
     context = job.client(0, client)
@@ -33,7 +33,7 @@ def sent(data: str, client: int, group: int) -> tuple[Tensor, Means]:
 
 
 def draw(data: str, client: int, out: Path) -> None:
-    """A row of images, then a row of means for each M_k."""
+    """Draw a row of images, then a row of means for each M_k."""
     images = sent(data, client, 0)[0]
     rows = {"images": images} | {title: sent(data, client, group)[1].x for group, title in GROUPS.items()}
     figure, axes = plt.subplots(len(rows), SHOWN, figsize=(SHOWN * 0.75, len(rows) * 0.8))

@@ -14,7 +14,7 @@ more as all three sites share its cores, so only the ratio of the medians counts
 
 import argparse
 import json
-import re
+import os
 import shutil
 import socket
 import sys
@@ -32,9 +32,11 @@ from unittest.mock import patch
 import numpy as np
 import tomli_w
 
-from tacit.deploy import control, join, programs
-from tacit.deploy.folder import CONNECTION, HubFolder
-from tacit.deploy.settings import Site, load
+from tacit.deploy import flower_cli, hub_service, supernode
+from tacit.deploy.apps import run_settings
+from tacit.deploy.hub_directory import CONNECTION, HubDirectory
+from tacit.deploy.processes import Program, interrupt_on_termination
+from tacit.deploy.settings import Site, load_settings
 
 SITES = ("north", "south", "east")
 PATIENCE = 900.0  # seconds for one block, or for a program to start
@@ -93,16 +95,11 @@ def train(message, context):
 """
 # Around a client: its time on the processor; when its message was made, its process began, its module was reached,
 # loaded, asked and done.
-STAMPED = """\
+STAMPING = """\
 import json
 import os
 import time
 from pathlib import Path
-
-reached = time.time()
-from {package}.plain import app as plain
-
-loaded = time.time()
 
 
 def begun():
@@ -110,20 +107,56 @@ def begun():
     return time.time() - float(Path("/proc/uptime").read_text().split()[0]) + ticks / os.sysconf("SC_CLK_TCK")
 
 
-class Stamped(type(plain)):
-    def __init__(self):
-        self.__dict__ = plain.__dict__
+def stamped(plain, reached=None, loaded=None):
+    class Stamped(type(plain)):
+        def __init__(self):
+            self.__dict__ = plain.__dict__
 
-    def __call__(self, message, context):
-        asked, about = time.time(), message.metadata
-        reply = super().__call__(message, context)
-        if about.message_type == "train":
-            times = [time.process_time(), about.created_at, begun(), reached, loaded, asked, time.time()]
-            Path({stamps!r}, f"{{about.group_id}}-{{context.node_id}}.json").write_text(json.dumps(times))
-        return reply
+        def __call__(self, message, context):
+            asked, about = time.time(), message.metadata
+            reply = super().__call__(message, context)
+            if about.message_type == "train":
+                before = [about.created_at, begun(), reached or asked, loaded or asked]
+                times = [time.process_time(), *before, asked, time.time()]
+                Path({stamps!r}, f"{{about.group_id}}-{{context.node_id}}.json").write_text(json.dumps(times))
+            return reply
+
+    return Stamped()
+"""
+STAMPED = """\
+import time
+
+reached = time.time()
+from app.plain import app as plain
+
+app = stamped(plain, reached, time.time())
+"""
+# A site of Tacit's runs the app of its installation, whatever the hub sends, and loads it before there is a message.
+# Python imports `sitecustomize` when it starts.
+CUSTOMIZE = """\
+import importlib.abc
+import importlib.util
+import sys
 
 
-app = Stamped()
+class Stamps(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name != "tacit.deploy.apps":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        load = spec.loader.exec_module
+
+        def execute(module):
+            load(module)
+            plain = module.client
+            module.client = lambda: stamped(plain())
+
+        spec.loader.exec_module = execute
+        return spec
+
+
+sys.meta_path.insert(0, Stamps())
 """
 
 
@@ -140,11 +173,20 @@ def write_alone(folder: Path, imports: str) -> None:
         (folder / name).write_text(text, encoding="utf-8")
 
 
-def stamp(folder: Path, package: str) -> None:
-    """Have an app's client note its times in `stamps`, beside the app."""
-    (folder / package / "client.py").rename(folder / package / "plain.py")
-    text = STAMPED.format(package=package, stamps=str(stamps(folder)))
-    (folder / package / "client.py").write_text(text, encoding="utf-8")
+def stamp(folder: Path) -> None:
+    """Have an app's client write its times to a folder next to the app."""
+    (folder / "app" / "client.py").rename(folder / "app" / "plain.py")
+    text = STAMPING.format(stamps=str(stamps(folder))) + STAMPED
+    (folder / "app" / "client.py").write_text(text, encoding="utf-8")
+
+
+def stamp_sites(app: Path) -> Path:
+    """A folder for the Python path of sites, which makes Tacit's own client write its times."""
+    folder = app.with_name(f"{app.name}-path")
+    folder.mkdir()
+    text = STAMPING.format(stamps=str(stamps(app))) + CUSTOMIZE
+    (folder / "sitecustomize.py").write_text(text, encoding="utf-8")
+    return folder
 
 
 def stamps(folder: Path) -> Path:
@@ -180,12 +222,12 @@ def free_port() -> int:
 
 def finish(command: Sequence[str], home: Path, log: Path) -> None:
     """Run a program to its end, in bounded time."""
-    with programs.running(command, home, log) as program:
+    with flower_cli.running(command, home, log) as program:
         until = time.monotonic() + PATIENCE
-        while (code := program.ended()) is None and time.monotonic() < until:
+        while (code := program.exit_code()) is None and time.monotonic() < until:
             time.sleep(0.1)
         if code != 0:
-            sys.exit(f"{' '.join(command[:4])} … failed or took too long: {programs.last_words(program.said(), 3)}")
+            sys.exit(f"{' '.join(command[:4])} … failed or took too long: {flower_cli.last_lines(program.output(), 3)}")
 
 
 def tacit(folder: Path, *words: str) -> None:
@@ -197,56 +239,56 @@ def tacit(folder: Path, *words: str) -> None:
 def going(folder: Path, *words: str, until: str) -> Iterator[None]:
     """A command of `tacit` that runs while the block does, and has said a text when it begins."""
     log = folder / f"{'-'.join(words[:2])}-{Path(words[-1]).name}.log"
-    with programs.running([sys.executable, "-m", "tacit", *words], folder, log) as program:
+    with flower_cli.running([sys.executable, "-m", "tacit", *words], folder, log) as program:
         await_word(program, until)
         yield
 
 
-def await_word(program: programs.Program, text: str) -> None:
+def await_word(program: Program, text: str) -> None:
     """Return once a program has said it."""
     limit = time.monotonic() + PATIENCE
-    while text not in program.said():
-        if program.ended() is not None or time.monotonic() > limit:
-            sys.exit(f"'{text}' was not said, but: {programs.last_words(program.said(), 3)}; see {program.log}")
+    while text not in program.output():
+        if program.exit_code() is not None or time.monotonic() > limit:
+            sys.exit(f"'{text}' was not said, but: {flower_cli.last_lines(program.output(), 3)}; see {program.log}")
         time.sleep(0.1)
 
 
-def set_up(folder: Path) -> HubFolder:
+def set_up(folder: Path) -> HubDirectory:
     """A hub that knows three sites; nothing runs yet."""
     hub = str(folder / "hub")
     tacit(folder, "hub", "init", hub, "--port", str(free_port()))
     for name in SITES:
         site = folder / name
-        tacit(folder, "site", "init", str(site), "--name", name)
+        tacit(folder, "site", "init", str(site), "--name", name, "--port", str(free_port()))
         shutil.copy(folder / "hub" / "ca.crt", site)
-        settings = (site / "site.toml").read_text(encoding="utf-8")
-        own = re.sub(r"# port = .*", f"port = {free_port()}", settings)
-        (site / "site.toml").write_text(own, encoding="utf-8")
+        with (site / "site.toml").open("a", encoding="utf-8") as settings:
+            settings.write(tomli_w.dumps({"allow_data": [str(folder / "data.npz")]}))
         tacit(folder, "hub", "add", name, str(site / f"{name}.key.pub"), "--hub", hub)
-    return HubFolder.open(folder / "hub")
+    return HubDirectory.open(folder / "hub")
 
 
 @contextmanager
-def with_tacit(hub: HubFolder) -> Iterator[None]:
-    """The hub and its sites as Tacit runs them."""
-    folder = hub.folder.parent
-    with ExitStack() as running:
-        running.enter_context(going(folder, "hub", "start", "--hub", str(hub.folder), until="The hub listens at"))
+def with_tacit(hub: HubDirectory, path: Path) -> Iterator[None]:
+    """The hub and its sites as Tacit runs them, with a folder in their Python path."""
+    folder = hub.path.parent
+    paths = os.pathsep.join(filter(None, [str(path), os.environ.get("PYTHONPATH")]))
+    with ExitStack() as running, patch.dict(os.environ, PYTHONPATH=paths):
+        running.enter_context(going(folder, "hub", "start", "--hub", str(hub.path), until="The hub listens at"))
         for name in SITES:
-            words = ("site", "join", hub.address, "--site", str(folder / name))
+            words = ("site", "join", hub.address, "--any-run", "--site", str(folder / name))
             running.enter_context(going(folder, *words, until=f"joined as {name}"))
         yield
 
 
 @contextmanager
-def with_flower(hub: HubFolder) -> Iterator[None]:
+def with_flower(hub: HubDirectory) -> Iterator[None]:
     """The same by Flower's own programs, with its own settings."""
-    with ExitStack() as running, patch.dict(programs.PACE, clear=True):
-        running.enter_context(control.serving(hub))
+    with ExitStack() as running, patch.dict(flower_cli.PACE, clear=True):
+        running.enter_context(hub_service.serving(hub))
         for name in SITES:
-            home = hub.folder.parent / name
-            words = join.command(home / "site.toml", load(Site, home / "site.toml"), hub.address)
-            node = running.enter_context(programs.running(words, home / "flower-alone", home / "alone.log"))
+            home = hub.path.parent / name
+            words = supernode.command(home / "site.toml", load_settings(Site, home / "site.toml"), hub.address)
+            node = running.enter_context(flower_cli.running(words, home / "flower-alone", home / "alone.log"))
             await_word(node, "SuperNode ID")
         yield
 
@@ -254,11 +296,12 @@ def with_flower(hub: HubFolder) -> Iterator[None]:
 # --- the race ---------------------------------------------------------------------------------------------------------
 
 
-def play(hub: HubFolder, app: Path, settings: str) -> list[Times]:
+def play(hub: HubDirectory, app: Path, settings: str) -> list[Times]:
     """Play a run; the parts of each round but the first and the last, which has no next one."""
     stamps(app).mkdir()
-    words = [programs.find("flwr"), "run", str(app), CONNECTION, "--stream", "--run-config", settings]
-    finish(words, hub.home, app.with_suffix(".log"))
+    flwr = flower_cli.find_program("flwr", hub.flower_home)
+    words = [flwr, "run", str(app), CONNECTION, "--stream", "--run-config", settings]
+    finish(words, hub.flower_home, app.with_suffix(".log"))
     found: dict[int, list[Times]] = defaultdict(list)
     for path in stamps(app).iterdir():
         found[int(path.stem.partition("-")[0])].append(json.loads(path.read_text(encoding="utf-8")))
@@ -285,15 +328,15 @@ def race(folder: Path, rounds: int, blocks: int) -> dict[str, list[Times]]:
     apps = {name: folder / f"app{number}" for number, name in enumerate([*ALONE, OURS])}
     for name, imports in ALONE.items():
         write_alone(apps[name], imports)
-        stamp(apps[name], "app")
-    tacit(folder, "hub", "app", str(apps[OURS]), "--hub", str(hub.folder))
-    stamp(apps[OURS], "tacit_app")
+        stamp(apps[name])
+    tacit(folder, "hub", "app", str(apps[OURS]), "--hub", str(hub.path))
+    path = stamp_sites(apps[OURS])
     settings = dict.fromkeys(apps, f"rounds={rounds + 2}")
-    settings[OURS] = f'config="{write_config(folder, rounds + 2)}"'
+    settings[OURS] = run_settings(hub=hub.path, config=write_config(folder, rounds + 2))
     found: dict[str, list[Times]] = defaultdict(list)
     for block in range(blocks):
         for name, app in apps.items():
-            with with_tacit(hub) if name == OURS else with_flower(hub):
+            with with_tacit(hub, path) if name == OURS else with_flower(hub):
                 found[name] += play(hub, app, settings[name])
             print(f"block {block + 1} of {blocks}, {name}: {whole(found[name]):.1f} s a round so far", flush=True)
     return found
@@ -321,7 +364,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=4, help="rounds of a block to measure (default: 4)")
     parser.add_argument("--blocks", type=int, default=3, help="blocks of each (default: 3)")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="tacit-") as folder, programs.ending_in_order():
+    with tempfile.TemporaryDirectory(prefix="tacit-") as folder, interrupt_on_termination():
         try:
             found = race(Path(folder), max(options.rounds, 1), max(options.blocks, 1))
         except KeyboardInterrupt:

@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -37,19 +37,23 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from tacit import nets
-from tacit.averaging import WeightsDown, WeightsState, WeightsUp
-from tacit.data.augment import ImageViews
-from tacit.engines.local import LocalCourier, keep_freed_memory, one_thread
-from tacit.engines.loop import Absent, Arrived, Job, Parcel, Position, play
+from tacit.aggregation import WeightsDown, WeightsState, WeightsUp
+from tacit.data.inputs import ImageInputs
+from tacit.data.views.augment import ImageViews
+from tacit.engines.events import round_records
+from tacit.engines.job import ClientNews, ClientResult, ClientTask, Job, RunState
 from tacit.engines.memory import Memories
-from tacit.federation import Federation, Samples, ServerData
-from tacit.learn import Kept, Score, fit
+from tacit.engines.rounds import run_rounds
+from tacit.engines.workers import WorkerTransport
+from tacit.federation import Federation, Samples, ServerData, Views
+from tacit.learn import LocalState, Score, fit
 from tacit.method import ClientContext, Method, Reply, Training
 from tacit.methods.fedavg import FedAvg
 from tacit.methods.fedmatch import FedMatch
 from tacit.methods.scaffold import Scaffold
 from tacit.objectives import FixMatch, Supervised
 from tacit.params import Params, channels_last
+from tacit.process import one_thread, tune_malloc
 from tacit.random import Streams
 
 WORKERS = 2
@@ -97,6 +101,7 @@ def make_data(workload: Workload) -> Federation:
         server=ServerData(none, none),
         test=none,
         classes=tuple("0123456789"),
+        inputs=ImageInputs(SHAPE, (0.5,), (0.29,)),
         views=ImageViews(mean=(0.5,), std=(0.29,), flip=False),
     )
 
@@ -141,8 +146,8 @@ class Ours:
         self._folder = tempfile.TemporaryDirectory(prefix="tacit-bench-")
         self.scratch = Path(self._folder.name)
         self.memories = Memories(self.scratch, 10**9)
-        self.courier = Watch(LocalCourier(job, WORKERS))
-        self._rounds = play(job, self.courier, Position(self.memories))
+        self.transport = Watch(WorkerTransport(job, WORKERS))
+        self._rounds = round_records(run_rounds(job, self.transport, RunState(self.memories)))
         self.steps = next(self._rounds).steps
         self.first = time.perf_counter() - began
         self.workers = [child.pid for child in multiprocessing.active_children() if child.pid and child not in others]
@@ -157,31 +162,33 @@ class Ours:
 
     def close(self) -> None:
         """End the workers, and delete what clients remembered."""
-        self.courier.close()
+        self.transport.close()
         self._folder.cleanup()
 
 
 class Watch:
-    """A courier that keeps what clients logged in the last exchange, which records only summarise."""
+    """A transport that stores what clients logged in the last round; records have only a summary of it."""
 
-    def __init__(self, courier: LocalCourier) -> None:
-        """`courier` does the work."""
-        self._courier = courier
+    def __init__(self, transport: WorkerTransport) -> None:
+        """`transport` does the work."""
+        self._transport = transport
         self.last: list[Mapping[str, float]] = []
 
-    def exchange(self, round: int, parcels: Mapping[int, Parcel]) -> Mapping[int, Arrived | Absent]:
-        """Every client's outcome."""
-        outcomes = self._courier.exchange(round, parcels)
-        self.last = [outcome.metrics for outcome in outcomes.values() if isinstance(outcome, Arrived)]
-        return outcomes
+    def run(self, round: int, tasks: Mapping[int, ClientTask]) -> Generator[ClientNews]:
+        """What the transport yields."""
+        self.last = []
+        for item in self._transport.run(round, tasks):
+            if isinstance(item, tuple) and isinstance(item[1], ClientResult):
+                self.last.append(item[1].metrics)
+            yield item
 
-    def evaluate(self, model: Params) -> Score:
+    def evaluate(self, model: Params, *, outputs: bool = False) -> Score:
         """The model's score on the test set."""
-        return self._courier.evaluate(model)
+        return self._transport.evaluate(model, outputs=outputs)
 
     def close(self) -> None:
         """End the workers."""
-        self._courier.close()
+        self._transport.close()
 
 
 class Bare:
@@ -318,7 +325,9 @@ def print_load() -> None:
 class Watched(FedAvg):
     """FedAvg whose clients also log when they began and ended, and in which process."""
 
-    def client_update(self, client: ClientContext, memory: Kept | None, down: WeightsDown) -> Reply[Kept, WeightsUp]:
+    def client_update(
+        self, client: ClientContext, memory: LocalState | None, down: WeightsDown
+    ) -> Reply[LocalState, WeightsUp]:
         """FedAvg's, on the clock all processes share."""
         began = time.perf_counter()
         reply = super().client_update(client, memory, down)
@@ -333,7 +342,7 @@ def anatomy(workload: Workload, data: Federation, rounds: int) -> dict[str, floa
     shares: dict[str, list[float]] = defaultdict(list)
     with closing(Ours(job)) as ours:
         for _ in range(rounds):
-            took, visits = ours.play(1), ours.courier.last
+            took, visits = ours.play(1), ours.transport.last
             first, last = min(visit["began"] for visit in visits), max(visit["ended"] for visit in visits)
             ends = {visit["worker"]: visit["ended"] for visit in sorted(visits, key=lambda visit: visit["ended"])}
             trained = sum(visit["ended"] - visit["began"] for visit in visits)
@@ -532,33 +541,58 @@ def scale_memories(data: Federation, rounds: int) -> None:
 # --- one step of semi-supervised learning -----------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class SslCase:
+    """The step of a client: images, batches, and normalisation of LeNet."""
+
+    shape: tuple[int, int, int]
+    batch: int
+    unlabeled_batch: int
+    norm: nets.Norm = "none"
+
+
+SSL_CASES = {
+    "ssl": SslCase((3, 32, 32), 10, 100),
+    "ssl LeNet 32+32": SslCase(SHAPE, 32, 32, "group"),
+}
+
+
 def ssl(options: argparse.Namespace) -> None:
-    """FixMatch at a client, 10 labeled and 100 unlabeled images of 3×32×32 a step, against its passes alone."""
-    keep_freed_memory()  # as every worker does
-    step = SslStep()
-    times: dict[str, list[float]] = {"passes alone": [], "local labels": [], "global labels": [], "views alone": []}
+    """FixMatch at a client against its passes alone, with views of many batches at once and batch by batch."""
+    tune_malloc()  # as every worker does
+    ratios = {name: _ssl_case(name, SslStep(case), options.rounds) for name, case in reversed(SSL_CASES.items())}
+    print_load()
+    for name, ratio in ratios.items():
+        print(f"{name} ratio={ratio:.2f}")
+
+
+def _ssl_case(name: str, step: "SslStep", rounds: int) -> float:
+    acts: dict[str, Callable[[], None]] = {
+        "passes alone": step.passes,
+        "local labels": partial(step.ours, "local"),
+        "local labels, views batch by batch": partial(step.ours, "local", together=False),
+        "global labels": partial(step.ours, "global"),
+        "global labels, views batch by batch": partial(step.ours, "global", together=False),
+        "views alone": step.views_alone,
+    }
+    times: dict[str, list[float]] = {each: [] for each in acts}
     with bounded(300), one_thread():
-        for _ in range(options.rounds + 1):
-            for name, act in (
-                ("passes alone", step.passes),
-                ("local labels", partial(step.ours, "local")),
-                ("global labels", partial(step.ours, "global")),
-                ("views alone", step.views_alone),
-            ):
+        for _ in range(rounds + 1):
+            for each, act in acts.items():
                 begin = time.perf_counter()
                 act()
-                times[name].append(time.perf_counter() - begin)
-        medians = {name: median(blocks[1:]) for name, blocks in times.items()}  # the first block warms up
-    for name, seconds in medians.items():
-        print(f"{name}: {seconds / SslStep.STEPS * 1e3:.2f} ms a step, {seconds / medians['passes alone']:.3f}")
-    print_load()
-    print(f"ssl ratio={medians['local labels'] / medians['passes alone']:.2f}")
+                times[each].append(time.perf_counter() - begin)
+    medians = {each: median(blocks[1:]) for each, blocks in times.items()}  # the first block warms up
+    for each, seconds in medians.items():
+        share = seconds / medians["passes alone"]
+        print(f"{name}, {each}: {seconds / SslStep.STEPS * 1e3:.2f} ms a step, {share:.3f}")
+    return medians["local labels"] / medians["passes alone"]
 
 
-def ssl_job(method: Method[Any, Any, Any, Any], clients: int, steps: int) -> Job:
-    """Clients with 100 labeled and 1,900 unlabeled random images of 3×32×32, and a net of LeNet's size."""
-    random, each = np.random.default_rng(0), 2000
-    x = torch.from_numpy(random.integers(0, 256, (clients * each, 3, 32, 32), dtype=np.uint8))
+def ssl_job(method: Method[Any, Any, Any, Any], clients: int, steps: int, case: SslCase = SSL_CASES["ssl"]) -> Job:
+    """Clients with 100 labeled and 1,900 unlabeled random images, and a net of LeNet's size."""
+    random, each, moments = np.random.default_rng(0), 2000, ((0.5,) * case.shape[0], (0.29,) * case.shape[0])
+    x = torch.from_numpy(random.integers(0, 256, (clients * each, *case.shape), dtype=np.uint8))
     y = torch.cat([torch.arange(100) % 10, torch.full((each - 100,), -1)]).repeat(clients)
     none = Samples(x[:0], y[:0])
     data = Federation(
@@ -568,10 +602,11 @@ def ssl_job(method: Method[Any, Any, Any, Any], clients: int, steps: int) -> Job
         server=ServerData(none, none),
         test=none,
         classes=tuple("0123456789"),
-        views=ImageViews(mean=(0.5,) * 3, std=(0.29,) * 3, flip=True),
+        inputs=ImageInputs(case.shape, *moments, flip=True),
+        views=ImageViews(*moments, flip=True),
     )
-    train = Training(batch=10, unlabeled_batch=100, steps=steps, lr=1e-3, momentum=0.0)
-    net = nets.build("lenet", (3, 32, 32), 10)
+    train = Training(batch=case.batch, unlabeled_batch=case.unlabeled_batch, steps=steps, lr=1e-3, momentum=0.0)
+    net = nets.build("lenet", case.shape, 10, case.norm)
     return Job(
         method=method,
         net=net,
@@ -607,25 +642,34 @@ def fedmatch(options: argparse.Namespace) -> None:
     print(f"fedmatch ratio={(most + least) / 2:.2f}")
 
 
+class BatchByBatch:
+    """The views of a federation without those of several batches at once."""
+
+    def __init__(self, views: Views) -> None:
+        """The three views as they are."""
+        self.plain, self.weak, self.strong = views.plain, views.weak, views.strong
+
+
 class SslStep:
     """One client, and the forward and backward passes of its steps on views made beforehand."""
 
-    STEPS = 19  # an epoch over 1,900 unlabeled images
+    STEPS = 19  # an epoch over 1,900 unlabeled images in batches of 100
 
-    def __init__(self) -> None:
+    def __init__(self, case: SslCase) -> None:
         """Random images; ten labels per class."""
-        job = ssl_job(FedAvg(), clients=1, steps=self.STEPS)
+        job = ssl_job(FedAvg(), 1, self.STEPS, case)
         data = job.federation.pool
         self.views, self.net = job.federation.views, job.net
         self.client = job.client(0, 0)
         self.start = self.client.initial()
-        self._x, self._u = data.x[:10], data.x[100:200]
-        self._y, self._stream = data.y[:10], torch.Generator().manual_seed(0)
+        self._x, self._u = data.x[: case.batch], data.x[100 : 100 + case.unlabeled_batch]
+        self._y, self._stream = data.y[: case.batch], torch.Generator().manual_seed(0)
         self._labeled, self._weak, self._strong = self._looks()
 
-    def ours(self, labeler: Any) -> None:
+    def ours(self, labeler: Any, together: bool = True) -> None:
         """The steps as a client does them; every sample is kept, which costs the most."""
-        fit(self.client, self.start, FixMatch(threshold=0.0, labeler=labeler))
+        client = self.client if together else replace(self.client, views=BatchByBatch(self.views))
+        fit(client, self.start, FixMatch(threshold=0.0, labeler=labeler))
 
     def passes(self) -> None:
         """What no implementation can spare: a pass to label, two passes and the gradient to learn."""

@@ -1,8 +1,8 @@
-"""Draw the runs of benchmarks/ssfl_factors.toml: accuracy against steps of the server, a chart for each factor.
+"""Draw the runs of benchmarks/ssfl_factors.toml: accuracy against server steps, one chart per factor.
 
     tacit bench run ssfl-factors && python benchmarks/ssfl_factors.py [--runs runs/bench/ssfl-factors] [--out docs]
 
-The first row is in every chart, as is the server alone with 1,000 labels, dotted.
+Every chart shows the first row and, dotted, the server alone with 1,000 labels.
 """
 
 import argparse
@@ -11,14 +11,14 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
-from tacit.report.curves import curves
+from tacit.report import curves
+from tacit.report.history import load
 from tacit.report.plots import COLORS, STYLE
-from tacit.report.read import load
 
-STEPS = 1600  # of the server in every row, whatever its rounds are
+STEPS = 1600  # of the server in every row, regardless of its rounds
 GREY = "#444444"  # of the server alone
 CHARTS: dict[str, dict[str, str]] = {
-    "how uneven the users are: R": {"base": "0.4", "r-0": "0", "r-1": "1"},
+    "heterogeneity of the users: R": {"base": "0.4", "r-0": "0", "r-1": "1"},
     "steps between averages: T": {"base": "4", "t-1": "1", "t-16": "16"},
     "users in a round: $C_k$ of K": {"base": "10 of 10", "k-20": "20 of 20", "c-2": "2 of 10"},
     "labels: $N_s$": {"base": "1,000", "n-250": "250", "n-4000": "4,000"},
@@ -28,18 +28,18 @@ CHARTS: dict[str, dict[str, str]] = {
 
 
 def draw(runs: Path, chart: Axes, title: str, rows: dict[str, str]) -> None:
-    """The rows of one factor."""
+    """Draw the rows of one factor."""
     shown = [*rows.items(), ("labels-only", "_")]
-    found = curves(load(runs / "fashion" / name / "seed-0", label) for name, label in shown)
+    found = curves.accuracy(load(runs / "fashion" / name / "seed-0", label) for name, label in shown)
     for curve, ink in zip(found, (*COLORS[: len(rows)], GREY), strict=True):
         x = [STEPS * round / curve.x[-1] for round in curve.x]
         chart.plot(x, curve.mean, color=ink, linestyle=":" if ink == GREY else "-", label=curve.label, linewidth=1.2)
     chart.set_title(title, pad=22)
     chart.set_ylim(0, 90)
     chart.grid(axis="y", alpha=0.2)
-    close = {"handlelength": 1.2, "handletextpad": 0.5, "columnspacing": 1.0}
-    key = chart.legend(loc="lower left", bbox_to_anchor=(-0.03, 0.98), ncols=3, frameon=False, fontsize=9, **close)
-    key.set_in_layout(False)
+    compact = {"handlelength": 1.2, "handletextpad": 0.5, "columnspacing": 1.0}
+    legend = chart.legend(loc="lower left", bbox_to_anchor=(-0.03, 0.98), ncols=3, frameon=False, fontsize=9, **compact)
+    legend.set_in_layout(False)
 
 
 if __name__ == "__main__":
@@ -54,7 +54,7 @@ if __name__ == "__main__":
         for left in grid[:, 0]:
             left.set_ylabel("test accuracy (%)")
         for lower in grid[-1]:
-            lower.set_xlabel("steps of the server")
+            lower.set_xlabel("server steps")
         figure.tight_layout()
         figure.savefig(arguments.out / "ssfl-factors.png", dpi=120)
     print(f"drawn: {arguments.out / 'ssfl-factors.png'}")

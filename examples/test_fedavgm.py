@@ -6,11 +6,11 @@ from typing import Any
 import torch
 
 from examples.fedavgm import FedAvgM, FedAvgMState
-from tacit.averaging import WeightsUp
+from tacit.aggregation import WeightsUp
 from tacit.method import Training
-from tacit.params import Params
+from tacit.params import Params, mean
 
-SERVER: Any = SimpleNamespace(train=Training())
+SERVER: Any = SimpleNamespace(train=Training(), combine=mean)
 STATE = FedAvgMState(w={"a": torch.tensor([4.0])}, v={"a": torch.tensor([2.0])})
 
 
@@ -35,6 +35,6 @@ def test_without_momentum_it_is_fedavg() -> None:
     assert number(new.w) == 2.5  # the mean
 
 
-def test_when_nobody_arrives_it_rolls_on() -> None:
+def test_a_round_without_uploads_continues_with_momentum() -> None:
     new = FedAvgM(beta=0.5).merge(SERVER, STATE, {})
     assert (number(new.v), number(new.w)) == (1.0, 3.0)  # the mean is w itself: v = 0.5·2, w = 4 - 1

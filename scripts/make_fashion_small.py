@@ -1,8 +1,8 @@
-"""Draw the small Fashion-MNIST subset that the package ships.
+"""Draw the small Fashion-MNIST subset that ships with the package.
 
     python scripts/make_fashion_small.py FOLDER
 
-FOLDER holds Fashion-MNIST's four original files (`train-images-idx3-ubyte.gz`, …). The draw is fixed by SEED, so the
+FOLDER holds the four original files of Fashion-MNIST (`train-images-idx3-ubyte.gz`, …). SEED fixes the draw, so the
 same folder always gives the same file.
 """
 
@@ -29,19 +29,19 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     raw = gzip.decompress(path.read_bytes())
     zeros, kind, axes = raw[:2], raw[2], raw[3]
     if zeros != b"\0\0" or kind != 8:
-        raise SystemExit(f"{path} is not an IDX file of unsigned bytes; fetch it again")
+        raise SystemExit(f"{path} is not an IDX file of unsigned bytes; download it again")
     shape = np.frombuffer(raw, ">u4", count=axes, offset=4)
     return np.frombuffer(raw, np.uint8, offset=4 + 4 * axes).reshape(*map(int, shape))
 
 
 def draw(y: NDArray[np.uint8], per_class: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """The ascending positions of `per_class` random samples of every class."""
+    """Draw `per_class` random samples of every class; ascending positions."""
     chosen = [rng.choice(np.flatnonzero(y == c), per_class, replace=False) for c in range(CLASSES)]
     return np.sort(np.concatenate(chosen))
 
 
 def subset(folder: Path, part: str, per_class: int, rng: np.random.Generator) -> tuple[NDArray[np.uint8], ...]:
-    """Images and labels of a draw from one part, `train` or `t10k`."""
+    """Draw images and labels from one part, `train` or `t10k`."""
     x = read_idx(folder / f"{part}-images-idx3-ubyte.gz")
     y = read_idx(folder / f"{part}-labels-idx1-ubyte.gz")
     index = draw(y, per_class, rng)

@@ -1,9 +1,9 @@
-"""What the site has beside the pages in docs/: the list of methods, and references made from the code.
+"""Pages of the documentation site that are generated from the code: the methods, the commands, the settings.
 
-MkDocs calls the functions whose names begin with `on_` (`hooks` in mkdocs.yml). Nobody keeps a list: a page in
-`docs/methods` is in the menu, a method in the list, a setting in its table, because it is there.
+MkDocs calls the functions whose names start with `on_` (`hooks` in mkdocs.yml). There are no lists to maintain: every
+page in `docs/methods` is in the menu, every method in the list, every setting in its table.
 
-Run as a program (`make tables`), it fills the one table that readers of the plain text see too.
+As a program (`make tables`), it fills the table in docs/choosing.md, which people also read as plain text.
 """
 
 import re
@@ -18,10 +18,12 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from tacit import catalog, cli
-from tacit.config import Config
-from tacit.method import Needs
+from tacit.cli import app
+from tacit.method import Needs, Variant
 from tacit.objectives import OBJECTIVES
+from tacit.runs import registry
+from tacit.runs.config import Config
+from tacit.runs.settings import settings as fields_of
 
 CHOOSING = Path(__file__).parent.parent / "docs/choosing.md"
 NEEDS = re.compile(r"(?<=^<!-- what each method needs -->\n).*?(?=^<!-- end of needs -->$)", re.MULTILINE | re.DOTALL)
@@ -30,26 +32,26 @@ BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Put the pages of a folder where the menu names the folder."""
+    """Replace each folder in the menu by its pages."""
     made = [Path(name) for name in PAGES]
     config.nav = [expanded(entry, Path(config.docs_dir), made) for entry in config.nav or []]
     return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that are made from the code."""
+    """Add the generated pages."""
     for name, make in PAGES.items():
         files.append(File.generated(config, name, content=make()))
     return files
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Take out the backslash before a | in a table's code: code hosts need it, Python's Markdown shows it."""
+    """Remove the backslash before a | in a table's code: GitHub needs it, Python's Markdown would show it."""
     return re.sub(r"<td.*?</td>", lambda cell: cell[0].replace("\\|", "|"), html, flags=re.DOTALL)
 
 
 def expanded(entry: Any, docs: Path, made: Iterable[Path] = ()) -> Any:
-    """A menu entry; the pages of the folder, its first page first, where it is one such as `Methods: methods/`."""
+    """A menu entry; if it names a folder, such as `Methods: methods/`, with the pages of the folder, index first."""
     (title, target), *_ = entry.items()
     if not isinstance(target, str) or not target.endswith("/"):
         return entry
@@ -60,48 +62,48 @@ def expanded(entry: Any, docs: Path, made: Iterable[Path] = ()) -> Any:
 
 
 def methods_page() -> str:
-    """Every method in the package with its first sentence, linked to its page."""
-    rows = [(page_link(name, kind), catalog.sentence(kind)) for name, kind in catalog.methods().items()]
-    about = "A method that is composed with an objective is written with a `+`, such as `fedavg+fixmatch`."
-    return f"# Methods\n\nAs `tacit ls methods` lists them. {about}\n\n{table(('method', 'what it is'), rows)}\n"
+    """Every method in the package with its description, linked to its page."""
+    rows = [(page_link(name, variant), registry.sentence(variant)) for name, variant in registry.methods().items()]
+    about = "The methods that `tacit ls methods` lists. Write `fedavg+fixmatch` to combine a method with an objective."
+    return f"# Methods\n\n{about}\n\n{table(('method', 'what it is'), rows)}\n"
 
 
-def page_link(name: str, kind: type, folder: str = "") -> str:
-    """A method's name, linked to its page: that of the file it is defined in."""
-    page = kind.__module__.rpartition(".")[2].replace("_", "-")
+def page_link(name: str, variant: Variant, folder: str = "") -> str:
+    """The name of a method, linked to the page named after its source file."""
+    page = variant.kind.__module__.rpartition(".")[2].replace("_", "-")
     return f"[`{name}`]({folder}{page}.md)"
 
 
 def with_needs(markdown: str) -> str:
-    """A page with what each method needs between the two lines that ask for it."""
+    """The page, with the table of needs between its two markers."""
     return NEEDS.sub(lambda _: f"\n{needs_table()}\n\n", markdown)
 
 
 def needs_table() -> str:
-    """What each method refuses to run without."""
-    rows = [(page_link(name, kind, "methods/"), needs(name)) for name, kind in catalog.methods().items()]
-    return table(("method", "runs if"), rows)
+    """What each method requires."""
+    rows = [(page_link(name, variant, "methods/"), needs(name)) for name, variant in registry.methods().items()]
+    return table(("method", "requires"), rows)
 
 
 def needs(name: str) -> str:
-    """What a method needs, and what more if its objective learns from labels only."""
-    _, objective = catalog.method_kinds(name)
+    """What a method needs, and what else if its objective learns only from labels."""
+    _, objective = registry.method_kinds(name)
     if objective is None:
-        return "; ".join(_needed(name)) or "labels are anywhere"
+        return "; ".join(_needed(name)) or "labels anywhere"
     always, with_labels = _needed(f"{name}+fixmatch"), _needed(f"{name}+supervised")
     more = [need for need in with_labels if need not in always]
     also = f"with `+supervised` also: {'; '.join(more)}" if more else ""
-    return "; ".join(filter(None, [*(always or ["labels are anywhere"]), also]))
+    return "; ".join(filter(None, [*(always or ["labels anywhere"]), also]))
 
 
 def _needed(name: str) -> list[str]:
-    wanted = catalog.build_method(name, {}, {}).needs
-    return [item.comment for item in catalog.settings(Needs) if getattr(wanted, item.name)]
+    wanted = registry.build_method(name, {}, {}).needs
+    return [item.comment for item in fields_of(Needs) if getattr(wanted, item.name)]
 
 
 def settings_page() -> str:
     """Every section of a config, then the settings of every method and objective."""
-    about = "Of a `CONFIG.toml`, of `--set section.name=value` and of `tacit.run`. At the top of the file:"
+    about = "For a config file, `--set section.name=value`, and `tacit.run`. At the top of the file:"
     return "\n".join([f"# Settings\n\n{about}\n", *_sections(), *_kinds(), ""])
 
 
@@ -111,29 +113,30 @@ def _sections() -> Iterator[str]:
     }
     yield settings_table(Config, "", hidden=[*sections, "method", "objective", "server"])
     for name, kind in sections.items():
-        yield f"\n## [{name}]\n\n{catalog.sentence(kind)}\n\n{settings_table(kind, f'{name}.')}"
+        yield f"\n## [{name}]\n\n{registry.sentence(kind)}\n\n{settings_table(kind, f'{name}.')}"
     yield "\n## [server]\n\nSettings of `[train]` that differ at the server: " + _assigned(Config().server) + "."
 
 
 def _kinds() -> Iterator[str]:
-    kinds: dict[str, Mapping[str, type]] = {"method": catalog.methods(), "objective": OBJECTIVES}
+    kinds: dict[str, Mapping[str, type | Variant]] = {"method": registry.methods(), "objective": OBJECTIVES}
     for section, named in kinds.items():
-        yield f"\n## [{section}]\n\nWhat `tacit show` says of each."
+        yield f"\n## [{section}]\n\nThe settings of each, as `tacit show` lists them."
         for name, kind in named.items():
             yield f"\n### {name}\n\n{settings_table(kind, f'{section}.', hidden=['objective'])}"
 
 
-def settings_table(kind: type, prefix: str, hidden: Sequence[str] = ()) -> str:
-    """The fields of a dataclass: name, possible values, default, and the comment beside each in the source."""
-    hints = get_type_hints(kind, include_extras=True)
+def settings_table(kind: type | Variant, prefix: str, hidden: Sequence[str] = ()) -> str:
+    """The fields of a dataclass: name, possible values, default, and the comment behind each in the source."""
+    variant = Variant.of(kind)
+    hints = get_type_hints(variant.kind, include_extras=True)
     rows = [
         (f"`{prefix}{item.name}`", values(hints[item.name]), shown(item.default), item.comment)
-        for item in catalog.settings(kind)
+        for item in registry.settings_of(kind)
         if item.name not in hidden
     ]
-    presets = getattr(kind, "PRESETS", {})
-    if presets:
-        rows.append((f"`{prefix}preset`", ", ".join(f"`{name}`" for name in presets), "", "several of these at once"))
+    if variant.presets:
+        named = ", ".join(f"`{name}`" for name in variant.presets)
+        rows.append((f"`{prefix}preset`", named, "", "several of these at once"))
     return table(("setting", "values", "default", "meaning"), rows) if rows else "It has no settings."
 
 
@@ -158,12 +161,12 @@ def values(hint: Any) -> str:
 
 
 def _bounds(rule: Any) -> str:
-    known = [(limit, name) for limit in rule.metadata for name in BOUNDS if hasattr(limit, name)]
+    known = [(limit, name) for limit in getattr(rule, "metadata", ()) for name in BOUNDS if hasattr(limit, name)]
     return ", ".join(f"{BOUNDS[name]} {getattr(limit, name)}" for limit, name in known)
 
 
 def shown(value: object) -> str:
-    """A default as a config writes it; nothing where there is none."""
+    """A default as a config file has it; empty if there is none."""
     match value:
         case None:
             return ""
@@ -175,8 +178,8 @@ def shown(value: object) -> str:
 
 def commands_page() -> str:
     """Every command of the program with its arguments and options."""
-    about = "A mistake is one sentence on standard error and exit code 2. `-h` shows the same in a terminal."
-    return "\n".join([f"# Command line\n\n{about}", *_commands(typer.main.get_command(cli.app), "tacit"), ""])
+    about = "A mistake ends with one sentence on standard error and exit code 2. `-h` prints these texts."
+    return "\n".join([f"# Command line\n\n{about}", *_commands(typer.main.get_command(app.app), "tacit"), ""])
 
 
 def _commands(command: Any, path: str) -> Iterator[str]:
@@ -203,7 +206,7 @@ def _is_option(item: Any) -> bool:
 
 
 def _spelled(item: Any) -> str:
-    """An option as it is typed: `--quiet`, `-q`; what follows it where that has a name of its own."""
+    """An option as it is typed, such as `--quiet`, `-q`, with the name of its value if that has one."""
     if not _is_option(item):
         return f"`{item.name.upper()}`"
     rest = f" {item.metavar}" if item.metavar else ""
@@ -211,7 +214,7 @@ def _spelled(item: Any) -> str:
 
 
 def _default(item: Any) -> str:
-    return "must be given" if item.required else shown(item.default or None)
+    return "required" if item.required else shown(item.default or None)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -220,7 +223,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
-# The pages made from the code, by their place in docs/.
+# The generated pages, by their path in docs/.
 PAGES = {
     "methods/index.md": methods_page,
     "reference/commands.md": commands_page,

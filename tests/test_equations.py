@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tacit import catalog
-from tacit.config import Config
 from tacit.objectives import OBJECTIVES
+from tacit.runs import registry
+from tacit.runs.config import Config
+from tacit.runs.settings import settings as fields_of
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src/tacit"
@@ -96,13 +97,13 @@ def defined(node: ast.Module | ast.ClassDef) -> Iterator[str]:
 
 
 def missing(span: str, page: Path) -> list[str]:
-    """The names in a span of code that are nowhere; options of the command line are not looked at."""
+    """The names in a span of code that are nowhere; options of the command line are not checked."""
     if span.endswith(".py"):
         return [] if (SOURCE / span).is_file() else [span]
     if span.startswith("--"):
         return []
-    if re.fullmatch(r"[\w-]+(\+[\w-]+)?", span) and span.partition("+")[0] in catalog.methods():
-        catalog.method_kinds(span)  # which refuses what is not there
+    if re.fullmatch(r"[\w-]+(\+[\w-]+)?", span) and span.partition("+")[0] in registry.methods():
+        registry.method_kinds(span)  # which refuses what is not there
         return []
     return [name for name in NAME.findall(STRING.sub("", span)) if not there(name, page)]
 
@@ -123,7 +124,7 @@ def there(name: str, page: Path) -> bool:
 def is_setting(section: str, name: str, page: Path) -> bool:
     """Whether a section has this setting; in those of methods and objectives, the page's own has."""
     if page.parent.name == "objectives" and section == "objective":
-        return name in {item.name for item in catalog.settings(OBJECTIVES[page.stem])}
+        return name in {item.name for item in fields_of(OBJECTIVES[page.stem])}
     kind = SECTIONS[section]
     return is_dataclass(kind) and name in {item.name for item in fields(kind)}
 
@@ -140,8 +141,8 @@ def test_every_name_in_the_table_is_there(page: str) -> None:
     [
         ("agreement", []),
         ("_agreement", ["_agreement"]),
-        ("_Twins._follow", []),
-        ("_Twins.follow_up", ["_Twins.follow_up"]),
+        ("_Siamese._follow", []),
+        ("_Siamese.follow_up", ["_Siamese.follow_up"]),
         ("params.mean", []),
         ("params.median", ["params.median"]),
         ("consistency(…, nobody)", ["nobody"]),

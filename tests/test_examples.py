@@ -1,4 +1,4 @@
-"""The examples run, and the documents show them as they are."""
+"""The examples run, and the docs show them and the stored results."""
 
 import json
 import re
@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 import tacit
-from tacit import config as configs
-from tacit import demo
 from tacit.params import equal
+from tacit.runs import config as configs
 
 ROOT = Path(__file__).parent.parent
 
@@ -25,7 +24,7 @@ def in_examples(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("in_examples")
-def test_a_method_outside_the_package_runs_and_without_momentum_is_fedavg() -> None:
+def test_the_example_method_without_momentum_is_fedavg() -> None:
     small: dict[str, Any] = {
         "labels": "client",
         "per_class": 2,
@@ -46,7 +45,7 @@ def test_a_method_outside_the_package_runs_and_without_momentum_is_fedavg() -> N
 
 
 @pytest.mark.parametrize("name", ["fedavgm.py", "test_fedavgm.py"])
-def test_the_page_about_adding_a_method_shows_the_files_as_they_are(name: str) -> None:
+def test_the_page_on_adding_a_method_shows_the_example_files(name: str) -> None:
     code = (ROOT / "examples" / name).read_text(encoding="utf-8")
     assert f"```python\n{code}```\n" in (ROOT / "docs" / "adding.md").read_text(encoding="utf-8")
 
@@ -57,21 +56,14 @@ def test_the_readme_shows_a_whole_method_of_fewer_than_forty_lines() -> None:
     assert sum(1 for line in code.splitlines() if line.strip()) < 40
 
 
-def test_the_readme_cites_and_installs_the_version_that_this_is() -> None:
+def test_the_readme_cites_and_installs_this_version() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert f"version = {{{tacit.__version__}}}" in text
     assert set(re.findall(r"tacit-(\S+)-py3-none-any", text)) == {tacit.__version__}
 
 
-def test_the_demo_has_the_settings_of_the_example() -> None:
-    """So that who has no clone can use the config of its run."""
-    method, own = demo.ROWS["fedavg+fixmatch"]
-    example = configs.read(ROOT / "examples" / "fashion-small.toml")
-    wanted = configs.from_options({"method": method}, example)
-    assert configs.from_options(demo.COMMON | own | {"method": method}) == wanted
-
-
-ROWS = {  # of benchmarks/families.toml, for a line of the README's table that begins so
+# The first words of a line in the README's table, and the row of benchmarks/families.toml that it shows.
+ROWS = {
     "`fedavg+X`": "fedavg-fixmatch",
     "`fedprox+X`": "fedprox-fixmatch",
     "`scaffold+X`": "scaffold-fixmatch",
@@ -87,35 +79,35 @@ ROWS = {  # of benchmarks/families.toml, for a line of the README's table that b
 }
 
 
-def kept(column: str, row: str | None) -> str:
-    """What a row reached, as the README writes it."""
+def accuracy(column: str, row: str | None) -> str:
+    """The stored accuracy of a row, as the README writes it."""
     cells = json.loads((ROOT / "benchmarks" / "results" / "families.json").read_text(encoding="utf-8"))["cells"]
     return f"{100 * cells[column][row]['seeds']['0']['last5']:.1f}" if row in cells[column] else "–"
 
 
-def test_the_readme_says_of_every_method_what_was_reached() -> None:
+def test_the_readme_has_the_stored_accuracy_of_every_method() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     lines = re.findall(r"^\| (`.*) \| (\S+) \| (\S+) \|$", text, re.MULTILINE)
-    assert len(lines) == len(ROWS) + 2  # two have no row: local-only, and easgd with overlap-sgd
+    assert len(lines) == len(ROWS) + 3  # three have no row: local-only, anchor, and easgd with overlap-sgd
     for begins, client, server in lines:
         row = ROWS.get(begins.split("|")[0].split(",")[0].strip())
-        assert (client, server) == (kept("client", row), kept("server", row)), begins
+        assert (client, server) == (accuracy("client", row), accuracy("server", row)), begins
     alone, bounds = (
-        (kept("client", "fedavg"), kept("server", "server-only")),
-        [kept(c, "all-labels") for c in ("client", "server")],
+        (accuracy("client", "fedavg"), accuracy("server", "server-only")),
+        [accuracy(c, "all-labels") for c in ("client", "server")],
     )
     assert f"reach {alone[0]} at the clients and {alone[1]} at the server" in text
     assert f"all labels {bounds[0]}\nand {bounds[1]}" in text
 
 
-def test_the_trial_on_real_machines_has_a_client_for_each_of_its_sites() -> None:
+def test_the_trial_in_the_deployment_page_has_one_client_per_site() -> None:
     text = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
     (trial,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
     config = configs.from_options({}, tomllib.loads(trial))
     assert config.data.clients == len(["north", "south", "east"])
 
 
-def test_every_ratio_in_the_pages_is_one_that_was_printed() -> None:
+def test_every_speed_ratio_in_the_docs_was_measured() -> None:
     printed = json.loads((ROOT / "benchmarks" / "results" / "ratios.json").read_text(encoding="utf-8"))
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     quoted = [re.findall(r"`(\w[^=`\n]*?) ratio=([^`\n]*)`", page.read_text(encoding="utf-8")) for page in pages]

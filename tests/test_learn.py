@@ -16,32 +16,34 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tacit.averaging import average
-from tacit.errors import TacitError
+from tacit.aggregation import average
 from tacit.federation import Samples
 from tacit.learn import (
     Batch,
-    Cost,
-    Kept,
-    Part,
+    BatchLoss,
+    Forward,
+    LocalLoss,
+    LocalState,
+    ParameterBlock,
     Score,
-    Visit,
     batches,
     epoch_steps,
     evaluate,
     fit,
-    fit_in_turns,
+    fit_alternating,
     learning_rate,
+    loss_of_batch,
     loss_on,
     predict,
 )
-from tacit.method import ClientContext, Guesses, Holder, ServerContext, Training
+from tacit.method import ClientContext, Holder, Needs, PseudoLabels, ServerContext, Training
 from tacit.methods.fedavg import FedAvg
 from tacit.nets import Net, build
 from tacit.objectives import FixMatch, Supervised
 from tacit.params import Params, clone, zeros_like
 from tacit.random import Streams
 from tests.objectives.bench import client, start
+from tests.refusals import refused
 from tests.toys import (
     PLAIN_SGD,
     Identity,
@@ -76,13 +78,13 @@ def channels_last(module: torch.nn.Module) -> torch.nn.Module:
 # SGD is torch's.
 
 
-def torch_run(net: Net, initial: Params, visits: list[ClientContext], kept: bool = False) -> Params:
-    """The same batches through torch.optim.SGD; the optimizer is new at every visit unless kept."""
+def torch_run(net: Net, initial: Params, visits: list[ClientContext], carried: bool = False) -> Params:
+    """The same batches through torch.optim.SGD; the optimizer is new at every visit unless it is carried."""
     module = channels_last(net.module(initial)).train()
     optimizer: torch.optim.SGD | None = None
     for holder in visits:
         train = holder.train
-        if optimizer is None or not kept:
+        if optimizer is None or not carried:
             optimizer = torch.optim.SGD(
                 module.parameters(),
                 lr=train.lr,
@@ -126,23 +128,23 @@ def test_sgd_is_that_of_torch_to_the_last_bit(options: dict[str, Any], norm: Any
 
 
 @pytest.mark.parametrize("nesterov", [False, True])
-def test_kept_momentum_makes_two_visits_one_longer_run(nesterov: bool) -> None:
+def test_with_carried_momentum_two_visits_are_one_longer_run(nesterov: bool) -> None:
     net, data = linear(), points(0, 20)
     train = Training(batch=6, lr=0.1, nesterov=nesterov, optimizer="keep")
     first, second = client(data, net, train, round=0), client(data, net, train, round=1)
     once = fit(first, start(net), SUPERVISED)
-    twice = fit(second, once.params, SUPERVISED, kept=once.kept)
-    assert same(twice.params, torch_run(net, start(net), [first, second], kept=True))
-    assert not same(twice.params, torch_run(net, start(net), [first, second], kept=False))
+    twice = fit(second, once.params, SUPERVISED, carried=once.carried)
+    assert same(twice.params, torch_run(net, start(net), [first, second], carried=True))
+    assert not same(twice.params, torch_run(net, start(net), [first, second], carried=False))
 
 
-def test_momentum_is_forgotten_unless_kept() -> None:
+def test_momentum_is_reset_unless_it_is_carried() -> None:
     net, data = linear(), points(0, 20)
     first, second = (client(data, net, Training(batch=6, lr=0.1), round=r) for r in (0, 1))
     once = fit(first, start(net), SUPERVISED)
-    assert once.kept is None
-    twice = fit(second, once.params, SUPERVISED, kept=Kept(velocity=start(net)))
-    assert same(twice.params, torch_run(net, start(net), [first, second], kept=False))
+    assert once.carried is None
+    twice = fit(second, once.params, SUPERVISED, carried=LocalState(velocity=start(net)))
+    assert same(twice.params, torch_run(net, start(net), [first, second], carried=False))
 
 
 def test_training_leaves_its_arguments_alone() -> None:
@@ -150,16 +152,16 @@ def test_training_leaves_its_arguments_alone() -> None:
     train = Training(batch=6, optimizer="keep", buffers="keep")
     holder = client(images(0, 12), net, train)
     begin = start(net)
-    kept = fit(holder, begin, SUPERVISED).kept
-    assert kept is not None
-    assert kept.velocity is not None
-    assert kept.buffers is not None
-    before = clone(begin), clone(kept.velocity), clone(kept.buffers)
-    again = fit(holder, begin, SUPERVISED, kept=kept)
+    carried = fit(holder, begin, SUPERVISED).carried
+    assert carried is not None
+    assert carried.velocity is not None
+    assert carried.buffers is not None
+    before = clone(begin), clone(carried.velocity), clone(carried.buffers)
+    again = fit(holder, begin, SUPERVISED, carried=carried)
     assert same(begin, before[0])
-    assert same(kept.velocity, before[1])
-    assert same(kept.buffers, before[2])
-    assert same(fit(holder, begin, SUPERVISED, kept=kept).params, again.params)
+    assert same(carried.velocity, before[1])
+    assert same(carried.buffers, before[2])
+    assert same(fit(holder, begin, SUPERVISED, carried=carried).params, again.params)
 
 
 # By hand: p starts at 1 with target 0 and a = 1, so the gradient is p itself; lr = 0.1.
@@ -212,15 +214,16 @@ def test_the_proximal_term_is_the_gradient_of_half_mu_times_the_squared_distance
         """The distance as a part of the cost."""
 
         labels_only = True
+        needs = Needs()
 
-        def visit(self, holder: Holder, received: Params, kept: Mapping[str, Tensor]) -> Visit:
-            first = SUPERVISED.visit(holder, received, kept).cost
+        def local_loss(self, holder: Holder, received: Params, carried: Mapping[str, Tensor]) -> LocalLoss:
+            first = SUPERVISED.local_loss(holder, received, carried).cost
 
-            def cost(w: Params, batch: Batch) -> Cost:
+            def cost(w: Params, batch: Batch, forward: Forward) -> BatchLoss:
                 distance = torch.stack([(w[name] - begin[name]).square().sum() for name in net.trainable]).sum()
-                return Cost(first(w, batch).total + 0.5 * 3.0 * distance)
+                return BatchLoss(first(w, batch, forward).total + 0.5 * 3.0 * distance)
 
-            return Visit(cost)
+            return LocalLoss(cost)
 
     added = fit(holder, begin, Added()).params
     pulled = fit(holder, begin, SUPERVISED, prox=3.0).params
@@ -240,9 +243,10 @@ class SumOfTwo:
     """½·‖a + b‖²: autograd hands out one tensor as the gradient of both."""
 
     labels_only = True
+    needs = Needs()
 
-    def visit(self, holder: Holder, received: Params, kept: Mapping[str, Tensor]) -> Visit:
-        return Visit(lambda w, batch: Cost(0.5 * (w["a"] + w["b"]).square().sum() + w["c"].sum()))
+    def local_loss(self, holder: Holder, received: Params, carried: Mapping[str, Tensor]) -> LocalLoss:
+        return LocalLoss(lambda w, batch, forward: BatchLoss(0.5 * (w["a"] + w["b"]).square().sum() + w["c"].sum()))
 
 
 class Three(nn.Module):
@@ -260,7 +264,7 @@ class Three(nn.Module):
 @pytest.mark.parametrize(
     "train, prox", [({"weight_decay": 0.5}, 0.0), ({"momentum": 0.5, "nesterov": True}, 0.0), ({"clip": 1.0}, 2.0)]
 )
-def test_gradients_that_share_memory_are_kept_apart(train: dict[str, Any], prox: float) -> None:
+def test_gradients_that_share_memory_do_not_mix(train: dict[str, Any], prox: float) -> None:
     net = Net(Three)
     holder = client(points(0, 1), net, replace(PLAIN_SGD, steps=3, **train))
     trained = fit(holder, start(net), SumOfTwo(), prox=prox).params
@@ -327,7 +331,7 @@ def test_warm_up_by_hand() -> None:
     ],
 )
 def test_a_bad_schedule_is_refused_with_a_remedy(schedule: str) -> None:
-    with pytest.raises(TacitError, match="unknown schedule .* choose constant"):
+    with refused("learn.unknown-schedule"):
         learning_rate(Training(schedule=schedule), 1, 10)
 
 
@@ -378,7 +382,7 @@ def test_an_epoch_visits_every_sample_and_repeats_the_shorter_side(n: int, m: in
             assert len(whole) < length or once == list(everyone)
 
 
-def test_every_pass_has_an_order_of_its_own() -> None:
+def test_every_pass_has_its_own_order() -> None:
     x, _ = seen(client(numbered(12, 0), linear(1), replace(PLAIN_SGD, batch=12, epochs=2)))
     assert sorted(x[0]) == sorted(x[1]) == list(range(12))
     assert x[0] != x[1]
@@ -389,9 +393,9 @@ def test_every_pass_has_an_order_of_its_own() -> None:
 def test_unlabeled_data_does_not_change_which_labeled_samples_meet() -> None:
     train = replace(PLAIN_SGD, batch=3)
     alone, _ = seen(client(numbered(10, 0), linear(1), train))
-    beside, _ = seen(client(numbered(10, 40), linear(1), train))
+    with_unlabeled, _ = seen(client(numbered(10, 40), linear(1), train))
     ignoring, nothing = seen(client(numbered(10, 40), linear(1), train), labels_only=True)
-    assert beside[: len(alone)] == alone == ignoring
+    assert with_unlabeled[: len(alone)] == alone == ignoring
     assert joined(nothing) == []
 
 
@@ -414,7 +418,7 @@ COUNTS = st.integers(0, 13), st.integers(0, 13), st.integers(1, 6), st.integers(
 
 @settings(deadline=None, max_examples=60)
 @given(*COUNTS)
-def test_mixed_an_epoch_holds_labeled_samples_so_often_and_all_others_once(n: int, m: int, size: int, k: int) -> None:
+def test_a_mixed_epoch_repeats_labeled_samples_and_has_all_others_once(n: int, m: int, size: int, k: int) -> None:
     holder = client(numbered(n, m), linear(1), replace(PLAIN_SGD, batch=size, unlabeled_batch=99, epochs=2))
     x, u = seen(holder, mixed=k)
     steps = -(-(k * n + m) // size)
@@ -446,7 +450,7 @@ def test_mixed_batches_are_mixed_differently_in_every_epoch_and_round_and_alike_
     assert len({len(x) for x, _ in order(0)}) > 1
 
 
-def test_mixed_batches_have_a_stream_of_their_own() -> None:
+def test_mixed_batches_have_a_separate_stream() -> None:
     x, _ = seen(client(numbered(12, 0), linear(1), replace(PLAIN_SGD, batch=12)), mixed=1)
     usual, _ = seen(client(numbered(12, 0), linear(1), replace(PLAIN_SGD, batch=12)))
     assert sorted(x[0]) == sorted(usual[0])
@@ -480,18 +484,18 @@ def test_with_nothing_to_train_on_nothing_happens(data: Samples, objective: Any)
     trained = fit(client(data, net, Training(steps=5)), start(net), objective)
     assert trained.steps == 0
     assert same(trained.params, start(net))
-    assert (trained.kept, trained.guesses, trained.metrics) == (None, None, {"steps": 0})
+    assert (trained.carried, trained.pseudo_labels, trained.metrics) == (None, None, {"steps": 0})
 
 
-def test_kept_momentum_survives_a_visit_with_nothing_to_train_on() -> None:
+def test_momentum_survives_a_visit_with_nothing_to_train_on() -> None:
     net = linear(1)
-    kept = Kept(velocity={name: torch.ones_like(value) for name, value in start(net).items()})
+    carried = LocalState(velocity={name: torch.ones_like(value) for name, value in start(net).items()})
     holder = client(numbered(0, 9), net, Training(optimizer="keep"))
-    after = fit(holder, start(net), SUPERVISED, kept=kept).kept
+    after = fit(holder, start(net), SUPERVISED, carried=carried).carried
     assert after is not None
     assert after.velocity is not None
-    assert kept.velocity is not None
-    assert same(after.velocity, kept.velocity)
+    assert carried.velocity is not None
+    assert same(after.velocity, carried.velocity)
 
 
 def test_metrics_are_means_over_the_steps() -> None:
@@ -511,28 +515,29 @@ class Excluding:
     """Says of every sample with an odd position that it is not of class 2, and of even ones nothing at all."""
 
     labels_only = False
+    needs = Needs()
 
-    def visit(self, holder: Holder, received: Params, kept: Mapping[str, Tensor]) -> Visit:
-        def cost(w: Params, batch: Batch) -> Cost:
+    def local_loss(self, holder: Holder, received: Params, carried: Mapping[str, Tensor]) -> LocalLoss:
+        def cost(w: Params, batch: Batch, forward: Forward) -> BatchLoss:
             every, none = torch.ones_like(batch.index, dtype=torch.bool), torch.zeros_like(batch.index)
             odd = bool(batch.index % 2)
-            guesses = Guesses(batch.index, none, every, torch.full_like(batch.index, 2) if odd else None)
-            return Cost(holder.net.apply(w, batch.u).sum(), guesses=guesses)
+            pseudo_labels = PseudoLabels(batch.index, none, every, torch.full_like(batch.index, 2) if odd else None)
+            return BatchLoss(holder.net.apply(w, batch.u).sum(), pseudo_labels=pseudo_labels)
 
-        return Visit(cost)
+        return LocalLoss(cost)
 
 
 def test_complementary_labels_of_all_batches_are_joined_where_there_are_any() -> None:
     holder = client(numbered(0, 6), linear(1), replace(PLAIN_SGD, batch=1, unlabeled_batch=1))
-    guesses = fit(holder, start(holder.net), Excluding()).guesses
-    assert guesses is not None
-    assert guesses.excluded is not None
-    said = dict(zip(guesses.index.tolist(), guesses.excluded.tolist(), strict=True))
+    pseudo_labels = fit(holder, start(holder.net), Excluding()).pseudo_labels
+    assert pseudo_labels is not None
+    assert pseudo_labels.complementary is not None
+    said = dict(zip(pseudo_labels.index.tolist(), pseudo_labels.complementary.tolist(), strict=True))
     assert said == {0: -1, 1: 2, 2: -1, 3: 2, 4: -1, 5: 2}
     lone = client(numbered(0, 1), linear(1), replace(PLAIN_SGD, batch=1, unlabeled_batch=1))
-    none = fit(lone, start(lone.net), Excluding()).guesses
+    none = fit(lone, start(lone.net), Excluding()).pseudo_labels
     assert none is not None
-    assert none.excluded is None
+    assert none.complementary is None
 
 
 # Prediction, evaluation.
@@ -601,7 +606,7 @@ def test_dropout_is_reproducible_and_does_not_disturb_the_global_generator() -> 
     assert not same(fit(client(data, net, train, round=1), start(net), SUPERVISED).params, first)
 
 
-# BatchNorm statistics: averaged, kept or recomputed.
+# BatchNorm statistics: averaged, carried or recomputed.
 
 
 def statistics(net: Net, model: Mapping[str, Tensor]) -> Params:
@@ -611,22 +616,22 @@ def statistics(net: Net, model: Mapping[str, Tensor]) -> Params:
 def test_averaged_statistics_are_not_remembered_by_the_client() -> None:
     net = normed()
     trained = fit(client(images(0, 12), net, Training(buffers="average")), start(net), SUPERVISED)
-    assert trained.kept is None
+    assert trained.carried is None
     assert not same(statistics(net, trained.params), statistics(net, start(net)))
 
 
-def test_kept_statistics_stay_with_the_client() -> None:
+def test_with_buffers_keep_statistics_stay_with_the_client() -> None:
     net, train = normed(), Training(buffers="keep", lr=0.01)
     holder = client(images(0, 12), net, train)
     first = fit(holder, start(net), SUPERVISED)
-    assert first.kept is not None
-    assert first.kept.buffers is not None
-    assert same(first.kept.buffers, statistics(net, first.params))
+    assert first.carried is not None
+    assert first.carried.buffers is not None
+    assert same(first.carried.buffers, statistics(net, first.params))
     received = net.init(Streams(1).at("init"))  # what others made of it meanwhile
-    going_on = fit(holder, received, SUPERVISED, kept=first.kept).params
-    assert same(going_on, fit(holder, received | first.kept.buffers, SUPERVISED).params)
+    going_on = fit(holder, received, SUPERVISED, carried=first.carried).params
+    assert same(going_on, fit(holder, received | first.carried.buffers, SUPERVISED).params)
     averaging = replace(holder, train=replace(train, buffers="average"))
-    assert not same(going_on, fit(averaging, received, SUPERVISED, kept=first.kept).params)
+    assert not same(going_on, fit(averaging, received, SUPERVISED, carried=first.carried).params)
 
 
 def test_the_server_averages_keeps_or_recomputes_statistics() -> None:
@@ -664,17 +669,17 @@ def test_averaging_leaves_its_arguments_alone() -> None:
 # Several sets of parameters in turns: ½·(a + b - target)² costs each of them a + b - target.
 
 
-def together(name: str, asked: list[tuple[str, bool]] | None = None) -> Part:
+def together(name: str, asked: list[tuple[str, bool]] | None = None) -> ParameterBlock:
     """A set p that starts at 1 for a and 2 for b."""
     start = {"p": torch.tensor([{"a": 1.0, "b": 2.0}[name]], dtype=torch.float64)}
 
-    def cost(now: Mapping[str, Params], batch: Batch) -> Cost:
+    def cost(now: Mapping[str, Params], batch: Batch) -> BatchLoss:
         if asked is not None:
             asked.extend((other, model["p"].requires_grad) for other, model in now.items())
         loss = 0.5 * (now["a"]["p"] + now["b"]["p"] - batch.x[:, 0]).square().mean()
-        return Cost(loss, {f"loss_{name}": loss})
+        return BatchLoss(loss, {f"loss_{name}": loss})
 
-    return Part(start, cost)
+    return ParameterBlock(start, cost)
 
 
 def turn_taking(steps: int, momentum: float = 0.0) -> ClientContext:
@@ -683,7 +688,7 @@ def turn_taking(steps: int, momentum: float = 0.0) -> ClientContext:
 
 
 def test_each_set_takes_its_step_with_the_others_as_they_are_by_then() -> None:
-    trained = fit_in_turns(turn_taking(2), {"a": together("a"), "b": together("b")})
+    trained = fit_alternating(turn_taking(2), {"a": together("a"), "b": together("b")})
     # a: 1 - 0.1·3 = 0.7; b: 2 - 0.1·2.7 = 1.73; a: 0.7 - 0.1·2.43 = 0.457; b: 1.73 - 0.1·2.187 = 1.5113
     assert trained["a"].params["p"].item() == pytest.approx(0.457, abs=1e-12)
     assert trained["b"].params["p"].item() == pytest.approx(1.5113, abs=1e-12)
@@ -693,13 +698,13 @@ def test_each_set_takes_its_step_with_the_others_as_they_are_by_then() -> None:
 
 
 def test_the_order_of_the_sets_is_that_of_their_turns() -> None:
-    trained = fit_in_turns(turn_taking(1), {"b": together("b"), "a": together("a")})
+    trained = fit_alternating(turn_taking(1), {"b": together("b"), "a": together("a")})
     assert trained["b"].params["p"].item() == pytest.approx(1.7, abs=1e-12)
     assert trained["a"].params["p"].item() == pytest.approx(1 - 0.1 * 2.7, abs=1e-12)
 
 
-def test_each_set_has_a_momentum_of_its_own() -> None:
-    trained = fit_in_turns(turn_taking(2, momentum=0.5), {"a": together("a"), "b": together("b")})
+def test_each_block_has_its_own_momentum() -> None:
+    trained = fit_alternating(turn_taking(2, momentum=0.5), {"a": together("a"), "b": together("b")})
     # a: v = 3, then 0.5·3 + 2.43; b: v = 2.7, then 0.5·2.7 + (0.7 - 0.393 + 1.73)
     a = 0.7 - 0.1 * (1.5 + 2.43)
     assert trained["a"].params["p"].item() == pytest.approx(a, abs=1e-12)
@@ -708,26 +713,29 @@ def test_each_set_has_a_momentum_of_its_own() -> None:
 
 def test_only_the_set_whose_turn_it_is_carries_a_gradient() -> None:
     asked: list[tuple[str, bool]] = []
-    fit_in_turns(turn_taking(1), {"a": together("a", asked), "b": together("b", asked)})
+    fit_alternating(turn_taking(1), {"a": together("a", asked), "b": together("b", asked)})
     assert asked == [("a", True), ("b", False), ("a", False), ("b", True)]
 
 
 def test_a_batch_that_is_not_for_a_set_leaves_it_and_its_momentum_alone() -> None:
     resting = replace(together("b"), cost=lambda now, batch: None)
-    trained = fit_in_turns(turn_taking(3, momentum=0.9), {"a": together("a"), "b": resting})
+    trained = fit_alternating(turn_taking(3, momentum=0.9), {"a": together("a"), "b": resting})
     assert trained["b"].params["p"].item() == 2.0
-    assert (trained["b"].steps, trained["b"].metrics, trained["b"].guesses) == (0, {}, None)
+    assert (trained["b"].steps, trained["b"].metrics, trained["b"].pseudo_labels) == (0, {}, None)
     assert trained["a"].steps == 3
 
 
 @pytest.mark.parametrize("labels_only", [True, False])
-def test_a_single_set_is_trained_as_ever_to_the_last_bit(labels_only: bool) -> None:
+def test_a_single_block_is_trained_as_by_fit_to_the_last_bit(labels_only: bool) -> None:
     net = normed()
     train = Training(epochs=2, batch=3, lr=0.1, weight_decay=0.01, nesterov=True, clip=1.0)
     holder, begin = client(hide(images(0, 13), 8), net, train), start(net)
-    before, visit = clone(begin), SUPERVISED.visit(holder, begin, {})
-    only = Part(begin, lambda now, batch: visit.cost(now["w"], batch) if len(batch.x) else None)
-    trained = fit_in_turns(holder, {"w": only}, labels_only)["w"]
+    before, local = clone(begin), SUPERVISED.local_loss(holder, begin, {})
+    only = ParameterBlock(
+        begin,
+        lambda now, batch: loss_of_batch(local, net, now["w"], batch) if len(batch.x) else None,
+    )
+    trained = fit_alternating(holder, {"w": only}, labels_only)["w"]
     reference = fit(holder, begin, SUPERVISED)
     assert same(trained.params, reference.params)
     assert (trained.metrics, trained.steps) == (reference.metrics, 6)
@@ -736,7 +744,7 @@ def test_a_single_set_is_trained_as_ever_to_the_last_bit(labels_only: bool) -> N
 
 def test_sets_with_nothing_to_train_on_stay_as_they_are() -> None:
     holder = client(samples([[0.0, 1.0]], [-1], torch.float64), point(0.0))
-    trained = fit_in_turns(holder, {"a": together("a"), "b": together("b")}, labels_only=True)
+    trained = fit_alternating(holder, {"a": together("a"), "b": together("b")}, labels_only=True)
     assert {name: each.params["p"].item() for name, each in trained.items()} == {"a": 1.0, "b": 2.0}
     assert all(each.steps == 0 and each.metrics == {} for each in trained.values())
 
@@ -744,13 +752,13 @@ def test_sets_with_nothing_to_train_on_stay_as_they_are() -> None:
 def test_dropout_in_turns_is_reproducible_and_does_not_disturb_the_global_generator() -> None:
     net = Net(lambda: nn.Sequential(nn.Linear(4, 16), nn.Dropout(0.5), nn.Linear(16, 3)))
     begin = start(net)
-    visit = SUPERVISED.visit(client(points(0, 12), net), begin, {})
+    local = SUPERVISED.local_loss(client(points(0, 12), net), begin, {})
     runs = []
     for seed in (1, 2):
         torch.manual_seed(seed)
         before = torch.get_rng_state()
-        part = Part(begin, lambda now, batch: visit.cost(now["w"], batch))
-        runs.append(fit_in_turns(client(points(0, 12), net), {"w": part})["w"].params)
+        part = ParameterBlock(begin, lambda now, batch: loss_of_batch(local, net, now["w"], batch))
+        runs.append(fit_alternating(client(points(0, 12), net), {"w": part})["w"].params)
         assert torch.equal(torch.get_rng_state(), before)
     assert same(*runs)
 

@@ -8,6 +8,7 @@ import torch
 
 from tacit.losses import (
     agreement_labels,
+    aligned,
     annealed_cross_entropy,
     annealing_threshold,
     complementary,
@@ -21,9 +22,9 @@ from tacit.losses import (
     masked_cross_entropy,
     mix,
     ramp_up,
+    rising_threshold,
     sharpen,
     truncated_gaussian,
-    uniformly_aligned,
     weighted_mean,
 )
 
@@ -56,9 +57,9 @@ def test_the_gradient_of_cross_entropy_is_probability_minus_target() -> None:
 )
 def test_confident_keeps_what_reaches_the_threshold(threshold: float, expected: list[bool]) -> None:
     probabilities = torch.tensor([[0.25, 0.75], [0.9, 0.1], [0.5, 0.5]])
-    labels, kept = confident(probabilities, threshold)
+    labels, accepted = confident(probabilities, threshold)
     assert labels[:2].tolist() == [1, 0]
-    assert kept.tolist() == expected
+    assert accepted.tolist() == expected
 
 
 def test_certainty_reaches_a_threshold_of_one() -> None:
@@ -67,9 +68,9 @@ def test_certainty_reaches_a_threshold_of_one() -> None:
 
 def test_pseudo_labels_carry_no_gradient() -> None:
     logits = ODDS.clone().requires_grad_()
-    labels, kept = confident(logits.softmax(1), 0.7)
+    labels, accepted = confident(logits.softmax(1), 0.7)
     assert not labels.requires_grad
-    assert not kept.requires_grad
+    assert not accepted.requires_grad
 
 
 KEPT = torch.tensor([True, False, True])
@@ -83,19 +84,19 @@ def test_masked_cross_entropy_by_hand(over: Any, count: int) -> None:
 
 
 @pytest.mark.parametrize("over", ["batch", "kept"])
-def test_the_strong_view_learns_and_what_was_not_kept_does_not(over: Any) -> None:
+def test_only_the_strong_view_of_accepted_samples_learns(over: Any) -> None:
     logits = ODDS.clone().requires_grad_()
     masked_cross_entropy(logits, LABELS, KEPT, over).backward()
     grad = logits.grad
     assert grad is not None
     assert grad[1].tolist() == [0.0, 0.0]
     count = 3 if over == "batch" else 2
-    # p - target of the kept rows: (¼, ¾) - (0, 1) and (½, ½) - (1, 0)
+    # p - target of the accepted rows: (¼, ¾) - (0, 1) and (½, ½) - (1, 0)
     assert torch.allclose(grad[[0, 2]], torch.tensor([[0.25, -0.25], [-0.5, 0.5]]) / count, atol=1e-7)
 
 
 @pytest.mark.parametrize("over", ["batch", "kept"])
-def test_nothing_kept_costs_nothing(over: Any) -> None:
+def test_with_nothing_accepted_the_loss_is_zero(over: Any) -> None:
     logits = ODDS.clone().requires_grad_()
     loss = masked_cross_entropy(logits, LABELS, torch.zeros(3, dtype=torch.bool), over)
     loss.backward()
@@ -104,7 +105,7 @@ def test_nothing_kept_costs_nothing(over: Any) -> None:
     assert logits.grad.eq(0).all()
 
 
-def test_everything_kept_is_plain_cross_entropy() -> None:
+def test_with_everything_accepted_it_is_plain_cross_entropy() -> None:
     everything = torch.ones(3, dtype=torch.bool)
     losses = [masked_cross_entropy(ODDS, LABELS, everything, over) for over in ("batch", "kept")]
     assert losses[0].item() == losses[1].item() == pytest.approx(cross_entropy(ODDS, LABELS).item(), rel=1e-6)
@@ -140,9 +141,9 @@ SURE = torch.tensor([[0.25, 0.75], [0.9, 0.1]])
 
 
 def test_a_threshold_for_every_class() -> None:
-    labels, kept = confident(SURE, torch.tensor([0.95, 0.7]))
+    labels, accepted = confident(SURE, torch.tensor([0.95, 0.7]))
     assert labels.tolist() == [1, 0]
-    assert kept.tolist() == [True, False]
+    assert accepted.tolist() == [True, False]
 
 
 def test_soft_labels_by_hand() -> None:
@@ -191,9 +192,9 @@ def test_the_squared_difference_is_summed_over_classes() -> None:
     found = consistency(SURE.log(), target, "squared")
     assert found.tolist() == pytest.approx([2 * 0.25**2, 2 * 0.1**2], rel=1e-5)
     three = torch.tensor([[0.5, 0.25, 0.25]])
-    told = torch.tensor([[0.0, 0.0, 1.0]])
-    assert consistency(three.log(), told, "squared").item() == pytest.approx(0.25 + 0.0625 + 0.5625, rel=1e-5)
-    assert consistency(three.log(), told, "mse").item() == pytest.approx(0.875 / 3, rel=1e-5)
+    targets = torch.tensor([[0.0, 0.0, 1.0]])
+    assert consistency(three.log(), targets, "squared").item() == pytest.approx(0.25 + 0.0625 + 0.5625, rel=1e-5)
+    assert consistency(three.log(), targets, "mse").item() == pytest.approx(0.875 / 3, rel=1e-5)
 
 
 # MOON. Unit vectors at right angles, and one half way: cosines 1, 0 and √½.
@@ -300,11 +301,11 @@ def test_flexible_thresholds_by_hand() -> None:
 
 
 def test_fairness_by_hand() -> None:
-    # p̃/h̃ = (0.5/0.25, 0.5/0.75) -> shares (3/4, 1/4). Of two kept samples with mean (0.6, 0.4), one says each class,
+    # p̃/h̃ = (0.5/0.25, 0.5/0.75) -> shares (3/4, 1/4). Of two accepted samples with mean (0.6, 0.4), one has each class,
     # so p̄/h̄ = (1.2, 0.8) -> (0.6, 0.4).
     strong = torch.tensor([[0.9, 0.1], [0.3, 0.7], [0.0, 1.0]], requires_grad=True)
-    kept = torch.tensor([True, True, False])
-    loss = fairness(torch.tensor([0.5, 0.5]), torch.tensor([0.25, 0.75]), strong, kept)
+    accepted = torch.tensor([True, True, False])
+    loss = fairness(torch.tensor([0.5, 0.5]), torch.tensor([0.25, 0.75]), strong, accepted)
     assert loss.item() == pytest.approx(0.75 * log(0.6) + 0.25 * log(0.4), rel=1e-5)
     loss.backward()
     assert strong.grad is not None
@@ -320,11 +321,25 @@ def test_the_truncated_gaussian_by_hand() -> None:
 
 def test_alignment_by_hand() -> None:
     # (0.5/0.8, 0.5/0.2) = (0.625, 2.5), normalised.
-    aligned = uniformly_aligned(torch.tensor([[0.5, 0.5]]), torch.tensor([0.8, 0.2]))
-    assert aligned.tolist()[0] == pytest.approx([0.2, 0.8])
+    found = aligned(torch.tensor([[0.5, 0.5]]), torch.tensor([0.8, 0.2]))
+    assert found.tolist()[0] == pytest.approx([0.2, 0.8])
 
 
-def test_a_class_nobody_named_gets_no_gradient_from_fairness() -> None:
+def test_alignment_to_a_prior_by_hand() -> None:
+    # (0.625·0.9, 2.5·0.1) = (0.5625, 0.25), normalised.
+    found = aligned(torch.tensor([[0.5, 0.5]]), torch.tensor([0.8, 0.2]), torch.tensor([0.9, 0.1]))
+    assert found.tolist()[0] == pytest.approx([0.5625 / 0.8125, 0.25 / 0.8125])
+    even = aligned(torch.tensor([[0.5, 0.5]]), torch.tensor([0.8, 0.2]), torch.tensor([0.5, 0.5]))
+    assert even.tolist()[0] == pytest.approx([0.2, 0.8])  # a uniform prior changes nothing
+
+
+def test_the_rising_threshold_by_hand() -> None:
+    # FedStar: τ_r = 0.9 - 0.2·(1 + cos(π·r/R))
+    found = [rising_threshold(share, 0.5, 0.9) for share in (0.0, 1 / 3, 0.5, 1.0)]
+    assert found == pytest.approx([0.5, 0.9 - 0.2 * 1.5, 0.7, 0.9])
+
+
+def test_a_class_that_is_never_predicted_gets_no_gradient_from_fairness() -> None:
     logits = torch.tensor([[2.0, 0.5, 0.0], [0.4, 1.5, 0.0]], requires_grad=True)  # nobody names the third class
     even = torch.full((3,), 1 / 3)
     loss = fairness(even, even, logits.softmax(dim=1), torch.tensor([True, True]))
@@ -342,7 +357,7 @@ def test_the_truncated_gaussian_without_variance() -> None:
 
 
 def test_alignment_with_a_class_never_predicted() -> None:
-    assert uniformly_aligned(torch.tensor([[1.0, 0.0]]), torch.tensor([1.0, 0.0])).tolist() == [[1.0, 0.0]]
+    assert aligned(torch.tensor([[1.0, 0.0]]), torch.tensor([1.0, 0.0])).tolist() == [[1.0, 0.0]]
 
 
 def test_an_infinite_loss_that_does_not_count() -> None:
@@ -370,7 +385,7 @@ def votes(own: list[int], *helpers: list[int], classes: int = 4) -> tuple[torch.
         ([0], [[3], [2]], [0], [0]),
         ([3], [[2], [2], [1], [1]], [1], [1]),  # a tie it is no part of
         ([2], [[2], [1], [1], [0]], [2], [1]),  # a tie it is part of
-        ([3, 0, 2], [[1, 1, 2], [1, 2, 0]], [1, 0, 2], [1, 0, 2]),  # every sample has votes of its own
+        ([3, 0, 2], [[1, 1, 2], [1, 2, 0]], [1, 0, 2], [1, 0, 2]),  # every sample has its own votes
     ],
 )
 def test_agreement_labels_by_hand(own: list[int], helpers: list[list[int]], local: Any, lowest: Any) -> None:

@@ -217,7 +217,7 @@ def test_a_patch_of_another_shape_is_an_error(shape: tuple[int, ...]) -> None:
     """Its positions would be other entries, or none."""
     changes = {"w": Sparse(shape, torch.tensor([1]), torch.tensor([5.0]))}
     held = {"w": torch.zeros(2, 2)}
-    with pytest.raises(ValueError, match="these changes are of tensors of other shapes: \\['w'\\]"):
+    with pytest.raises(ValueError, match="these changes belong to tensors of other shapes: \\['w'\\]"):
         params.patch(held, changes)
     assert params.patch(held, {"w": Sparse((2, 2), torch.tensor([1]), torch.tensor([5.0]))})["w"][0, 1] == 5
 

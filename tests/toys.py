@@ -1,7 +1,7 @@
 """Small problems whose answers are known: a federation of a few numbers, and quadratics with an exact optimum."""
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -9,14 +9,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tacit.data.inputs import CharacterInputs, ImageInputs, VectorInputs
 from tacit.data.sources import Source
 from tacit.engines import checkpoint
-from tacit.engines.inline import InlineCourier
-from tacit.engines.loop import Arrived, Courier, Job, Position, Record, play
+from tacit.engines.events import round_records
+from tacit.engines.in_process import InProcessTransport
+from tacit.engines.job import ClientNews, ClientOutcome, ClientResult, Job, RunState, Transport
 from tacit.engines.memory import Memories
-from tacit.federation import UNLABELED, Federation, Samples, ServerData, Views
-from tacit.learn import Batch, Cost, Visit
-from tacit.method import Holder, Method, Training
+from tacit.engines.record import RoundRecord
+from tacit.engines.rounds import run_rounds
+from tacit.federation import UNLABELED, Federation, Inputs, Samples, ServerData, Views
+from tacit.learn import Batch, BatchLoss, Forward, LocalLoss
+from tacit.method import Holder, Method, Needs, Training
 from tacit.nets import Net, build
 from tacit.params import Params, equal
 from tacit.random import Streams
@@ -104,7 +108,16 @@ def images(seed: int, n: int, classes: int = 3, side: int = 16) -> Samples:
 def text() -> Source:
     """A data set of texts of six characters, under the name of a real one."""
     x, y = torch.zeros(30, 6, dtype=torch.uint8), torch.arange(30) % 3
-    return Source("shakespeare", x, y, x, y, ("a", "b", "c"), (), (), flip=False, text=True)
+    return Source("shakespeare", x, y, x, y, ("a", "b", "c"), CharacterInputs((6,), ("a", "b", "c")))
+
+
+def kind_of(x: Tensor) -> Inputs:
+    """What toy samples are: images if they have four axes, else vectors."""
+    shape = tuple(int(n) for n in x.shape[1:])
+    if len(shape) == 3:
+        return ImageInputs(shape, (0.5,) * shape[0], (0.25,) * shape[0])
+    count = max(1, torch.Size(shape).numel())
+    return VectorInputs(tuple(f"x{n}" for n in range(count)), (0.0,) * count, (1.0,) * count)
 
 
 def hide(given: Samples, shown: int = 0) -> Samples:
@@ -121,6 +134,7 @@ def federation(
     validation: Samples | None = None,
     views: Views | None = None,
     truth: Tensor | None = None,
+    inputs: Inputs | None = None,
 ) -> Federation:
     """These clients; the server holds nothing and the first client's inputs are the test set unless given."""
     pool = Samples(torch.cat([each.x for each in clients]), torch.cat([each.y for each in clients]))
@@ -133,6 +147,7 @@ def federation(
         server=ServerData(server or nothing, validation or nothing),
         test=test,
         classes=tuple(f"class {k}" for k in range(3)),
+        inputs=inputs or kind_of(pool.x),
         views=views or Identity(),
         truth=truth,
     )
@@ -219,19 +234,21 @@ def visit(given: Job, client: int, down: object, memory: object = None, round: i
 class Moment:
     """How things stand after a round; `memories` are the committed ones."""
 
-    record: Record
+    record: RoundRecord
     state: Any
     memories: Mapping[int, Any]
 
 
-def rounds(given: Job, strict: bool = True, courier: type[InlineCourier] = InlineCourier) -> Iterator[Moment]:
+def rounds(
+    given: Job, strict: bool = True, transport: type[InProcessTransport] = InProcessTransport
+) -> Iterator[Moment]:
     """Play a job in this process; `strict` sends everything through the wire."""
     with tempfile.TemporaryDirectory() as folder:
-        position = Position(Memories(Path(folder), 1 << 30))
-        carrier: Courier = courier(given, strict)
-        if isinstance(carrier, EagerCourier):
+        position = RunState(Memories(Path(folder), 1 << 30))
+        carrier: Transport = transport(given, strict)
+        if isinstance(carrier, EagerTransport):
             carrier.memories = position.memories
-        for record in play(given, carrier, position):
+        for record in round_records(run_rounds(given, carrier, position)):
             stored = {k: position.memories.get(k) for k in range(given.federation.clients)}
             memories = {k: given.codec.decode(data) for k, data in stored.items() if data is not None}
             yield Moment(record, position.state, memories)
@@ -243,47 +260,49 @@ class Played:
 
     state: Any
     memories: Mapping[int, Any]
-    records: list[Record]
+    records: list[RoundRecord]
 
 
-def play_all(given: Job, strict: bool = True, courier: type[InlineCourier] = InlineCourier) -> Played:
+def play_all(given: Job, strict: bool = True, transport: type[InProcessTransport] = InProcessTransport) -> Played:
     """Play a job to its end."""
-    moments = list(rounds(given, strict, courier))
+    moments = list(rounds(given, strict, transport))
     return Played(moments[-1].state, moments[-1].memories, [moment.record for moment in moments])
 
 
-def finished(task: Job, folder: Path, stop: int | None = None) -> bytes:
-    """All that a job comes to, in bytes; with `stop`, saved after so many rounds and gone on with from the disk."""
-    position = Position(Memories(folder / "memories", 1 << 30))
-    if stop is not None:
-        for _ in zip(range(stop), play(task, InlineCourier(task, strict=True), position), strict=False):
-            pass
-        checkpoint.save(folder, position, task.codec, 0)
-        position, _ = checkpoint.load(folder, task.codec, Memories(folder / "memories", 1 << 30), task.device)
-        assert position.round == stop
-    for _ in play(task, InlineCourier(task, strict=True), position):
+def _records(task: Job, position: RunState) -> Iterator[RoundRecord]:
+    return round_records(run_rounds(task, InProcessTransport(task, strict=True), position))
+
+
+def resumed(task: Job, folder: Path, stop: int) -> tuple[Any, dict[int, Any]]:
+    """The final state and memories of a job that is saved after `stop` rounds and continued from the disk."""
+    position = RunState(Memories(folder / "memories", 1 << 30))
+    for _ in zip(range(stop), _records(task, position), strict=False):
         pass
-    kept = [position.memories.get(k) or b"" for k in range(task.federation.clients)]
-    return b"|".join([task.codec.encode(position.state), *kept])
+    checkpoint.save(folder, position, task.codec, 0)
+    position, _ = checkpoint.load(folder, task.codec, Memories(folder / "memories", 1 << 30), task.device)
+    assert position.round == stop
+    for _ in _records(task, position):
+        pass
+    stored = {k: position.memories.get(k) for k in range(task.federation.clients)}
+    return position.state, {k: task.codec.decode(data) for k, data in stored.items() if data is not None}
 
 
-def resumes(task: Job, folder: Path) -> bool:
-    """Whether a job comes to the same bits when it stops after one or three rounds and is gone on with."""
-    alone = finished(task, folder / "alone")
-    return all(finished(task, folder / str(stop), stop) == alone for stop in (1, 3))
-
-
-class EagerCourier(InlineCourier):
-    """The mistake the engine avoids: a client's memory is kept although its upload may get lost afterwards."""
+class EagerTransport(InProcessTransport):
+    """The mistake the engine avoids: a client's memory is committed although its upload may get lost afterwards."""
 
     memories: Memories
 
-    def exchange(self, round: int, parcels: Mapping[int, Any]) -> Mapping[int, Any]:
+    def run(self, round: int, tasks: Mapping[int, Any]) -> Generator[ClientNews]:
         """Every client's outcome, each memory committed at once."""
-        outcomes = super().exchange(round, parcels)
-        replies = {k: outcome for k, outcome in outcomes.items() if isinstance(outcome, Arrived)}
-        self.memories.commit(round, {k: reply.memory for k, reply in replies.items() if reply.memory is not None})
-        return outcomes
+        news = list(super().run(round, tasks))
+        results = {k: outcome for k, outcome in outcomes(news).items() if isinstance(outcome, ClientResult)}
+        self.memories.commit(round, {k: result.memory for k, result in results.items() if result.memory is not None})
+        yield from news
+
+
+def outcomes(news: Iterable[ClientNews]) -> dict[int, ClientOutcome]:
+    """Every client's outcome, ascending, from what a transport yields."""
+    return dict(sorted(item for item in news if isinstance(item, tuple)))
 
 
 # Quadratics. A sample is a row [target, a]: its cost is ½·a·‖p - target‖², in float64 so that "exact" means 1e-12.
@@ -309,15 +328,16 @@ class Quadratic:
     """Mean over the batch of ½·a·‖p - target‖², so the gradient at p is a·(p - target)."""
 
     labels_only = True
+    needs = Needs()
 
-    def visit(self, holder: Holder, received: Params, kept: Mapping[str, Tensor]) -> Visit:
+    def local_loss(self, holder: Holder, received: Params, carried: Mapping[str, Tensor]) -> LocalLoss:
         """Nothing to prepare."""
 
-        def cost(w: Params, batch: Batch) -> Cost:
+        def cost(w: Params, batch: Batch, forward: Forward) -> BatchLoss:
             target, a = batch.x[:, :-1], batch.x[:, -1]
-            return Cost((0.5 * a * (w["p"] - target).square().sum(dim=1)).mean())
+            return BatchLoss((0.5 * a * (w["p"] - target).square().sum(dim=1)).mean())
 
-        return Visit(cost)
+        return LocalLoss(cost)
 
 
 def quadratic(rows: Sequence[Sequence[float]]) -> Samples:

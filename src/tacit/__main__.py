@@ -1,5 +1,5 @@
 """`python -m tacit` is the command line."""
 
-from tacit.cli import main
+from tacit.cli.app import main
 
 main()

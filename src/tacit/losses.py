@@ -1,6 +1,6 @@
-"""Pure losses with the papers' symbols; shapes stand in the docstrings. Targets never carry gradient."""
+"""Pure losses with the papers' symbols; docstrings state the shapes. Targets have no gradient."""
 
-from math import exp
+from math import cos, exp, pi
 from typing import Literal
 
 import torch
@@ -18,7 +18,7 @@ def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
 
 
 def confident(probabilities: Tensor, threshold: float | Tensor) -> tuple[Tensor, Tensor]:
-    """(n, c) -> labels (n,), kept (n,): the most probable class, and whether its probability reaches τ.
+    """(n, c) -> labels (n,), accepted (n,): the most probable class, and whether its probability reaches τ.
 
     τ is one number, or one for every class (c,).
     """
@@ -26,9 +26,23 @@ def confident(probabilities: Tensor, threshold: float | Tensor) -> tuple[Tensor,
     return labels, confidence >= (threshold[labels] if isinstance(threshold, Tensor) else threshold)
 
 
-def masked_cross_entropy(logits: Tensor, labels: Tensor, kept: Tensor, over: Denominator) -> Tensor:
-    """(n, c), labels (n,) or (n, c), kept (n,) bool -> scalar: summed over the kept, divided by all or by them."""
-    return weighted_mean(functional.cross_entropy(logits, labels, reduction="none"), kept, over)
+def balanced_weights(labels: Tensor, classes: int) -> Tensor:
+    """(n,) -> (c,): n / (k·n_y) for the k classes that occur, so that each counts the same and the mean weight is 1.
+
+    A class without a sample has weight 1.
+    """
+    counts = torch.bincount(labels, minlength=classes)
+    return torch.where(counts > 0, len(labels) / ((counts > 0).sum() * counts.clamp(min=1)), 1.0)
+
+
+def weighted_cross_entropy(logits: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+    """(n, c), (n,), (c,) -> scalar: the sum of w(y)·loss, divided by n, so that small batches do not undo weights."""
+    return functional.cross_entropy(logits, y, weights, reduction="sum") / max(1, len(y))
+
+
+def masked_cross_entropy(logits: Tensor, labels: Tensor, accepted: Tensor, over: Denominator) -> Tensor:
+    """(n, c), labels (n,) or (n, c), accepted (n,) bool -> scalar: the `weighted_mean` over the accepted samples."""
+    return weighted_mean(functional.cross_entropy(logits, labels, reduction="none"), accepted, over)
 
 
 def weighted_mean(losses: Tensor, weights: Tensor, over: Denominator = "batch") -> Tensor:
@@ -72,13 +86,32 @@ def contrast(z: Tensor, near: Tensor, far: Tensor, temperature: float) -> Tensor
     return functional.softplus(similar[1] - similar[0]).mean()
 
 
+def prior_adjusted(pairs: Tensor, omega: float) -> Tensor:
+    """(n, 2, c) -> (n, 2, c): logits + ω·log π with π = ((c - 1)/c, 1/c), how often a class is a no and a yes."""
+    classes = pairs.shape[2]
+    prior = pairs.new_tensor([[(classes - 1) / classes], [1 / classes]])
+    return pairs + omega * prior.log()
+
+
+def one_vs_all(pairs: Tensor, y: Tensor) -> Tensor:
+    """(n, 2, c), (n,) -> (n,): -log p_y(yes) - min over j ≠ y of log p_j(no), the hard negative class (OpenMatch)."""
+    no, yes = (-functional.log_softmax(pairs, dim=1)).unbind(dim=1)
+    own = functional.one_hot(y, pairs.shape[2]).bool()
+    return yes[own] + no.masked_fill(own, -torch.inf).amax(dim=1)
+
+
+def no_class(pairs: Tensor) -> Tensor:
+    """(n, 2, c) -> (n,): -min over j of log p_j(no), the cost of a sample that is of no class."""
+    return -functional.log_softmax(pairs, dim=1)[:, 0].amin(dim=1)
+
+
 def ramp_up(elapsed: float, length: float) -> float:
-    """exp(-5·(1 - t/T)²) up to T, then 1; it begins at exp(-5)."""
+    """exp(-5·(1 - t/T)²) up to T, then 1; it starts at exp(-5)."""
     return exp(-5 * (1 - min(elapsed / length, 1)) ** 2) if length else 1.0
 
 
 def annealing_threshold(progress: float, classes: int, schedule: Annealing) -> float:
-    """η_t = α_t·(1 - 1/K) + 1/K of training-signal annealing, α_t growing from 0 to 1 with progress (UDA, Eq. 3).
+    """η_t = α_t·(1 - 1/K) + 1/K of training-signal annealing, α_t grows from 0 to 1 with progress (UDA, Eq. 3).
 
     α_t is t/T, 1 - exp(-5·t/T) or exp(5·(t/T - 1)); without a schedule it is 1: every labeled sample is used.
     """
@@ -92,7 +125,7 @@ def annealing_threshold(progress: float, classes: int, schedule: Annealing) -> f
 
 
 def annealed_cross_entropy(logits: Tensor, y: Tensor, threshold: float) -> Tensor:
-    """(n, c), (n,) -> scalar: mean over the samples whose own class has a probability of at most η_t."""
+    """(n, c), (n,) -> scalar: mean over the samples whose true class has a probability of at most η_t."""
     losses = functional.cross_entropy(logits, y, reduction="none")
     return weighted_mean(losses, (-losses.detach()).exp() <= threshold, "kept")
 
@@ -104,9 +137,9 @@ def mix(a: Tensor, b: Tensor, share: Tensor) -> Tensor:
 
 
 def agreement_labels(own: Tensor, helpers: Tensor, ties: Literal["local", "lowest"]) -> Tensor:
-    """Probabilities (n, c), (h, n, c) -> labels (n,): the class that most models name (FedMatch, Eq. 3).
+    """Probabilities (n, c), (h, n, c) -> labels (n,): the class that most models predict (FedMatch, Eq. 3).
 
-    Between equally many votes, the client's own class if it is among them and `ties` is "local", else the lowest.
+    A tie goes to the client's own class if it is among the winners and `ties` is "local", else to the lowest class.
     """
     mine = own.argmax(dim=1)
     if not len(helpers):
@@ -119,24 +152,29 @@ def agreement_labels(own: Tensor, helpers: Tensor, ties: Literal["local", "lowes
     return torch.where(votes.gather(1, mine[:, None])[:, 0] == most, mine, lowest)
 
 
+def rising_threshold(progress: float, first: float, last: float) -> float:
+    """τ_r = τ - (τ - τ_0)/2·(1 + cos(π·r/R)): half a cosine from τ_0 to τ (FedStar, with 0.5 and 0.9)."""
+    return last - (last - first) / 2 * (1 + cos(pi * progress))
+
+
 def flexible_thresholds(selected: Tensor, classes: int, threshold: float) -> Tensor:
     """(n,) last confident label of every sample, -1 for none -> (c,) thresholds (FlexMatch, Eq. 5, 7, 11 and 12).
 
     β(c) = σ(c) / max(max σ, samples never confident), τ(c) = β(c)/(2 - β(c))·τ.
     """
     counts = torch.bincount(selected + 1, minlength=classes + 1)
-    beta = counts[1:] / counts.max().clamp(min=1)  # the first counts samples that never were confident
+    beta = counts[1:] / counts.max().clamp(min=1)  # the first counts samples that were never confident
     return beta / (2 - beta) * threshold
 
 
-def fairness(p_model: Tensor, h_model: Tensor, strong: Tensor, kept: Tensor) -> Tensor:
-    """(c,), (c,), strong-view probabilities (n, c), kept (n,) -> scalar: the fairness loss L_f of FreeMatch.
+def fairness(p_model: Tensor, h_model: Tensor, strong: Tensor, accepted: Tensor) -> Tensor:
+    """(c,), (c,), strong-view probabilities (n, c), accepted (n,) -> scalar: the fairness loss L_f of FreeMatch.
 
-    -H[SumNorm(p̃/h̃), SumNorm(p̄/h̄)] with p̄ and h̄ the mean probability and the histogram of the kept samples.
+    -H[SumNorm(p̃/h̃), SumNorm(p̄/h̄)] with p̄ and h̄ the mean probability and the histogram of the accepted samples.
     """
-    if not kept.any():
+    if not accepted.any():
         return strong.sum() * 0
-    sure = strong[kept]
+    sure = strong[accepted]
     h_batch = torch.bincount(sure.argmax(dim=1), minlength=len(p_model)) / len(sure)
     expected = _share(_ratio(p_model, h_model)).detach()
     found = _share(_ratio(sure.mean(dim=0), h_batch))
@@ -149,14 +187,19 @@ def truncated_gaussian(confidence: Tensor, mean: Tensor, variance: Tensor) -> Te
     return (-below.square() / (2 * variance.clamp(min=1e-12))).exp()
 
 
-def uniformly_aligned(probabilities: Tensor, p_model: Tensor) -> Tensor:
-    """(n, c), (c,) -> (n, c): predictions over their usual mean, normalised (SoftMatch, Eq. 9)."""
-    scaled = probabilities / p_model.clamp(min=1e-6)
+def aligned(probabilities: Tensor, mean: Tensor, prior: Tensor | None = None) -> Tensor:
+    """(n, c), (c,), (c,) -> (n, c): predictions over their mean, times the prior, normalised.
+
+    Without a prior all classes are equally frequent (SoftMatch, Eq. 9; FedDB).
+    """
+    scaled = probabilities / mean.clamp(min=1e-6)
+    if prior is not None:
+        scaled = scaled * prior.clamp(min=1e-6)
     return scaled / scaled.sum(dim=1, keepdim=True)
 
 
 def _ratio(p: Tensor, histogram: Tensor) -> Tensor:
-    """p/h, and 0 where nothing was counted: a class that no sample is named by neither gains nor loses."""
+    """p/h, and 0 for a class that no sample has, which then neither gains nor loses."""
     return torch.where(histogram > 0, p / histogram.clamp(min=1e-12), 0.0)
 
 

@@ -1,11 +1,11 @@
 """Algebra on `Params`: a model's parameters and float buffers by name.
 
-Models are values here: every function returns new tensors and leaves its arguments alone. So θ = σ + ψ is
-`add(sigma, psi)`, an average is `mean`, and a control variate is just another dict. Dicts that are combined
-must have the same names and shapes; a mismatch raises instead of being cut short or broadcast.
+Models are values: every function returns new tensors and does not change its arguments. So θ = σ + ψ is
+`add(sigma, psi)`, an average is `mean`, and a control variate is just another dict. Dicts that are combined must have
+the same names and shapes; a mismatch raises instead of being cut short or broadcast.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
 
@@ -43,31 +43,36 @@ def zeros_like(a: Mapping[str, Tensor]) -> Params:
 
 
 def clone(a: Mapping[str, Tensor]) -> Params:
-    """A copy that shares nothing with a, carries no gradient and lies in memory in the usual order."""
+    """A copy that shares nothing with a, has no gradient, and has the usual order in memory."""
     return {name: value.detach().clone(memory_format=torch.contiguous_format) for name, value in a.items()}
 
 
 def channels_last(a: Mapping[str, Tensor]) -> Params:
-    """A copy whose convolution kernels lie in memory channels last: oneDNN is up to twice as fast with these.
+    """A copy whose convolution kernels have channels last in memory: oneDNN is up to twice as fast with these.
 
-    Its algorithms follow the order in memory, and the last bits follow the algorithms. So that these do not depend on
-    where weights come from, whatever computes with a network takes this copy first.
+    oneDNN chooses algorithms by the order in memory, and the last bits depend on the algorithm. All code that computes
+    with a network takes this copy first, so that results do not depend on where weights come from.
     """
     last, usual = torch.channels_last, torch.contiguous_format
     return {name: value.detach().clone(memory_format=last if value.dim() == 4 else usual) for name, value in a.items()}
 
 
-def mean(models: Sequence[Mapping[str, Tensor]], weights: Sequence[float] | None = None) -> Params:
-    """Weighted mean; weights need not sum to one, and are equal when not given.
+def mean(models: Iterable[Mapping[str, Tensor]], weights: Sequence[float] | None = None) -> Params:
+    """Weighted mean. Weights need not sum to one; without them all are equal.
 
-    The sum runs in the order given: whoever calls this with a fixed order gets the same bits every time.
+    The sum runs in the given order, so the same order gives the same bits. Each model is needed only once, so an
+    iterator that makes one after another keeps few of them in memory.
     """
-    weights = [1.0] * len(models) if weights is None else weights
-    total = float(sum(weights))
-    if not models or total <= 0:
+    if weights is None:
+        models = list(models)
+        weights = [1.0] * len(models)
+    total, left = float(sum(weights)), iter(models)
+    first = next(left, None)
+    if first is None or total <= 0:
         raise ValueError("a mean needs at least one model and a positive total weight")
-    result = scale(models[0], weights[0] / total)
-    for model, weight in zip(models[1:], weights[1:], strict=True):
+    result = scale(first, weights[0] / total)
+    del first  # which would stay in memory beside the next ones
+    for model, weight in zip(left, weights[1:], strict=True):
         for name in _names(result, model):
             result[name].add_(model[name], alpha=weight / total)
     return result
@@ -85,7 +90,7 @@ def norm(a: Mapping[str, Tensor]) -> float:
 
 
 def equal(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> bool:
-    """Whether both hold the same names with the same shapes, types and bits."""
+    """Whether both have the same names with the same shapes, types and bits."""
     return a.keys() == b.keys() and all(
         a[name].shape == b[name].shape and a[name].dtype == b[name].dtype and not _changed(a[name], b[name], 0.0).any()
         for name in a
@@ -99,32 +104,32 @@ def size(a: Mapping[str, Tensor]) -> int:
 
 @dataclass(frozen=True)
 class Sparse:
-    """Some entries of a tensor: `value[i]` stands at flat position `index[i]` (ascending) of `shape`."""
+    """Some entries of a tensor of `shape`: `value[i]` is at flat position `index[i]` (ascending)."""
 
     shape: tuple[int, ...]
     index: Tensor
     value: Tensor
 
 
-def sparsify(meant: Mapping[str, Tensor], held: Mapping[str, Tensor], threshold: float = 0.0) -> dict[str, Sparse]:
-    """The entries of `meant` that differ from `held` by more than `threshold`.
+def sparsify(new: Mapping[str, Tensor], held: Mapping[str, Tensor], threshold: float = 0.0) -> dict[str, Sparse]:
+    """The entries of `new` that differ from `held` by more than `threshold`.
 
-    The new values themselves are kept, not differences: held + (meant - held) need not be meant in floating point.
-    Threshold 0 keeps every entry whose bits differ, so the patch gives exactly `meant`.
+    They hold the new values, not differences: held + (new - held) need not be new in floating point. With threshold 0
+    every entry whose bits differ is there, so the patch gives exactly `new`.
     """
     patches = {}
-    for name in _names(meant, held):
-        new = meant[name].reshape(-1)
-        index = _changed(new, held[name].reshape(-1), threshold).nonzero().reshape(-1)
-        patches[name] = Sparse(tuple(meant[name].shape), index, new[index])
+    for name in _names(new, held):
+        flat = new[name].reshape(-1)
+        index = _changed(flat, held[name].reshape(-1), threshold).nonzero().reshape(-1)
+        patches[name] = Sparse(tuple(new[name].shape), index, flat[index])
     return patches
 
 
 def patch(held: Mapping[str, Tensor], changes: Mapping[str, Sparse]) -> Params:
-    """`held` with the entries in `changes` put in place."""
+    """`held` with the entries in `changes` replaced."""
     result = clone(held)
     if wrong := [name for name, change in changes.items() if change.shape != result[name].shape]:
-        raise ValueError(f"these changes are of tensors of other shapes: {wrong}")
+        raise ValueError(f"these changes belong to tensors of other shapes: {wrong}")
     for name, change in changes.items():
         result[name].view(-1)[change.index] = change.value
     return result

@@ -1,7 +1,7 @@
-"""Named random streams: a stream has a name, never an order.
+"""Random streams by name, not by order.
 
-Every draw in a run comes from `streams.at(use, round=…, client=…)`. The stream depends on the seed and
-on that name only, so it does not matter who draws first, in which process, or after which resume.
+Every draw in a run comes from `streams.at(use, round=…, client=…)`. A stream depends only on the seed and on that
+name, so results do not depend on which process draws first, or on a resume.
 """
 
 from collections.abc import Iterator
@@ -21,11 +21,11 @@ class Streams:
     scope: str = ""  # streams of different scopes have nothing in common
 
     def within(self, scope: str) -> "Streams":
-        """Streams of their own for a part of the work that uses the same names as another part."""
+        """Separate streams for a part of the work that uses the same names as another part."""
         return replace(self, scope=f"{self.scope}{scope}/")
 
     def at(self, use: str, *, round: int = -1, client: int = -1) -> torch.Generator:
-        """A fresh torch generator for `use`; the same name always starts at the same place."""
+        """A new torch generator for `use`; the same name always gives the same numbers."""
         return torch.Generator().manual_seed(self.number(use, round=round, client=client))
 
     def numpy_at(self, use: str, *, round: int = -1, client: int = -1) -> np.random.Generator:
@@ -40,9 +40,9 @@ class Streams:
 
 @contextmanager
 def seeded(stream: torch.Generator, device: torch.device) -> Iterator[None]:
-    """Run a block with torch's global generators seeded from `stream`, and put them back after.
+    """Run a block with torch's global generators seeded from `stream`, then restore them.
 
-    Layers such as dropout draw from the global generator; this gives those draws a name too.
+    Layers such as dropout draw from the global generator; this way their draws have a name too.
     """
     cuda, seed = device.type == "cuda", stream.initial_seed()
     with torch.random.fork_rng(devices=[device] if cuda else []):

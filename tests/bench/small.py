@@ -1,13 +1,13 @@
-"""A benchmark that takes seconds, and runs made by hand in its cells."""
+"""A benchmark that runs in seconds, and finished runs of its cells made by hand."""
 
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tacit.bench import cells, files
-from tacit.bench.cells import Cell
-from tacit.config import dumps
+from tacit.bench import plan, spec
+from tacit.bench.plan import CellRun
+from tacit.runs.config import dumps
 from tests.engines import farm
 from tests.report.runs import record
 
@@ -15,6 +15,7 @@ TOML = """
 title = "A small table"
 paper = "Nobody, Table 1"
 about = "Three bright bands."
+bounds_in_rounds = true
 seeds = [0]
 
 [settings]
@@ -57,9 +58,9 @@ classes = 40.0
 [published.fixmatch]
 iid = 97.5
 
-[[doubts]]
+[[caveats]]
 why = "all of it was chosen on the test set"
-[[doubts]]
+[[caveats]]
 rows = ["fixmatch"]
 columns = ["iid"]
 why = "its helpers too"
@@ -67,7 +68,7 @@ why = "its helpers too"
 
 
 def write(folder: Path, text: str = TOML) -> Path:
-    """The benchmark as the file `small_table.toml`, its images beside it."""
+    """Write the benchmark as `small_table.toml`, with its images in the same folder."""
     farm.write_images(folder / "images.npz")
     path = folder / "small_table.toml"
     path.write_text(text.replace("{data}", str(folder / "images.npz")), encoding="utf-8")
@@ -75,30 +76,30 @@ def write(folder: Path, text: str = TOML) -> Path:
 
 
 def changed(folder: Path, old: str, new: str) -> Path:
-    """The same with a change in its text."""
+    """Write the benchmark with one change in its text."""
     assert old in TOML
     return write(folder, TOML.replace(old, new))
 
 
 def planned(
     path: Path, out: Path, seeds: Sequence[int] = (0,), quick: bool = False, extra: Mapping[str, Any] | None = None
-) -> list[Cell]:
-    """All cells of a file."""
-    benchmark = files.read(path)
-    return cells.cells(cells.spots(benchmark, quick, extra), seeds, cells.home(out, benchmark, quick))
+) -> list[CellRun]:
+    """The runs of all cells of a file."""
+    benchmark = spec.read(path)
+    return plan.runs_of(plan.cells(benchmark, quick, extra), seeds, plan.run_folder(out, benchmark, quick))
 
 
-def pretend(cell: Cell, accuracies: Sequence[float]) -> None:
-    """A finished run in the cell's folder: 2 s, 10 steps, 1,000 bytes down and 500 up in each round."""
-    (cell.folder / "checkpoint").mkdir(parents=True)
-    (cell.folder / "config.toml").write_text(dumps(cell.config), encoding="utf-8")
+def pretend(run: CellRun, accuracies: Sequence[float]) -> None:
+    """Write a finished run to its folder: 2 s, 10 steps, 1,000 bytes down and 500 up in each round."""
+    (run.folder / "checkpoint").mkdir(parents=True)
+    (run.folder / "config.toml").write_text(dumps(run.config), encoding="utf-8")
     lines = "".join(json.dumps(record(i, accuracy)) + "\n" for i, accuracy in enumerate(accuracies))
-    (cell.folder / "rounds.jsonl").write_text(lines, encoding="utf-8")
-    (cell.folder / "cell.json").write_text(json.dumps(cell.note), encoding="utf-8")
-    (cell.folder / "checkpoint/latest.json").write_text(json.dumps({"round": len(accuracies)}), encoding="utf-8")
+    (run.folder / "rounds.jsonl").write_text(lines, encoding="utf-8")
+    (run.folder / "cell.json").write_text(json.dumps(run.note), encoding="utf-8")
+    (run.folder / "checkpoint/latest.json").write_text(json.dumps({"round": len(accuracies)}), encoding="utf-8")
 
 
 def numbers(folder: Path) -> list[dict[str, Any]]:
-    """The records of a run without the time they took."""
+    """The records of a run without their times."""
     lines = (folder / "rounds.jsonl").read_text(encoding="utf-8").splitlines()
     return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]

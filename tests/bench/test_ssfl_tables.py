@@ -1,4 +1,4 @@
-"""SSFL's tables: a cell plays what its titles say, and for the rest what the paper's Table A.1 and its release have."""
+"""SSFL's tables: cells run what their titles say, and otherwise the values of the paper's Table A.1 and its release."""
 
 import re
 from dataclasses import replace
@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tacit.bench import cells, files
-from tacit.bench.cells import Spot
-from tacit.config import Config
+from tacit.bench import plan, spec
+from tacit.bench.plan import Cell
+from tacit.runs.config import Config
 from tests.bench.test_published import TABLES
 
 NAMES = [f"ssfl-{table}" for table in [*TABLES["ssfl"], "factors"]]
@@ -37,7 +37,7 @@ DATA: dict[str, tuple[Any, ...]] = {
     "fashion-mnist": (10, 1000, 1600, 0, 0.03, "cosine:7/16"),
 }
 OF_DATA = ("K", "N_s", "steps", "warm", "lr", "schedule")
-TABLE: dict[str, dict[str, Any]] = {  # in no title of these
+TABLE: dict[str, dict[str, Any]] = {  # not in the titles of these tables
     "ssfl-table3": {"T": 32},
     "ssfl-table4": {"K": 16},
     "ssfl-table-f1": {"K": 30},
@@ -60,7 +60,7 @@ WORDS: dict[str, dict[str, Any]] = {
     "(BN)": {"norm": "batch"},
     "BatchNorm": {"norm": "batch"},
 }
-METHODS = {  # by words of a title; the first that is found
+METHODS = {  # by words in a title; the first match counts
     "self-training": "ssfl+pseudo-label",
     "group": "fedrgd",
     "EASGD": "easgd",
@@ -71,7 +71,7 @@ METHODS = {  # by words of a title; the first that is found
 SAME_NAME = ("batch", "lr", "schedule", "momentum", "nesterov", "weight_decay", "optimizer", "buffers")
 
 
-def told(title: str) -> dict[str, Any]:
+def settings_in(title: str) -> dict[str, Any]:
     """The settings that a title names: `K = 20, C_k = 10` is K and C_k."""
     found: dict[str, Any] = {}
     for symbols, value in re.findall(r"\b((?:(?:R|T|K|C_k|N_s|E) = )+)(\d[\d.,]*)", title):
@@ -81,19 +81,19 @@ def told(title: str) -> dict[str, Any]:
     return found | ({"steps": found.pop("E") * EPOCH} if "E" in found else {})
 
 
-def wanted(name: str, spot: Spot) -> dict[str, Any]:
-    """What a cell should play."""
-    title = f"{spot.column.title}, {spot.row.title}"
-    data = dict(zip(OF_DATA, DATA[spot.config.data.name], strict=True))
-    settings = CONSTANT | data | TABLE.get(name, {}) | ROW.get((name, spot.row.name), {}) | told(title)
-    method = next((method for words, method in METHODS.items() if words in spot.row.title), "ssfl")
-    if spot.config.data.name == "emnist-balanced":
+def wanted(name: str, cell: Cell) -> dict[str, Any]:
+    """The settings a cell should have."""
+    title = f"{cell.column.title}, {cell.row.title}"
+    data = dict(zip(OF_DATA, DATA[cell.config.data.name], strict=True))
+    settings = CONSTANT | data | TABLE.get(name, {}) | ROW.get((name, cell.row.name), {}) | settings_in(title)
+    method = next((method for words, method in METHODS.items() if words in cell.row.title), "ssfl")
+    if cell.config.data.name == "emnist-balanced":
         settings["norm"] = None
     return {"C_k": settings["K"]} | settings | {"method": method}
 
 
-def played(config: Config) -> dict[str, Any]:
-    """What it does play, in the same words."""
+def settings_of(config: Config) -> dict[str, Any]:
+    """The settings it has, in the same words."""
     method: Any = config.build_method()
     period: int = getattr(method, "period", 0) or config.train.steps or 0
     return {
@@ -104,7 +104,7 @@ def played(config: Config) -> dict[str, Any]:
         "K": config.data.clients,
         "C_k": config.cohort or config.data.clients,
         "N_s": config.data.n_labels,
-        "R": float(config.data.partition.removeprefix("r:")),
+        "R": float(config.data.partition.removeprefix("main-class:")),
         "labels": config.data.labels,
         "S": getattr(method, "groups", 1),
         "method": config.method["name"],
@@ -115,47 +115,47 @@ def played(config: Config) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_cell_plays_what_its_titles_say(name: str) -> None:
-    for spot in cells.spots(files.find(name)):
-        if not spot.row.bound:
-            assert played(spot.config) == wanted(name, spot), spot.place
+def test_a_cell_has_the_settings_its_titles_name(name: str) -> None:
+    for cell in plan.cells(spec.find(name)):
+        if not cell.row.bound:
+            assert settings_of(cell.config) == wanted(name, cell), cell.place
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "ssfl-factors"])
 def test_every_epoch_is_evaluated(name: str) -> None:
-    for spot in cells.spots(files.find(name)):
-        log = spot.config.log
+    for cell in plan.cells(spec.find(name)):
+        log = cell.config.log
         assert log.evaluate_every == log.checkpoint_every
-        assert spot.config.rounds % log.evaluate_every == 0
-        if not spot.row.bound:
-            assert log.evaluate_every * played(spot.config)["T"] == EPOCH, spot.place
+        assert cell.config.rounds % log.evaluate_every == 0
+        if not cell.row.bound:
+            assert log.evaluate_every * settings_of(cell.config)["T"] == EPOCH, cell.place
 
 
-def test_another_setting_is_noticed() -> None:
-    spot = cells.spots(files.find("ssfl-table1"))[0]
-    right = wanted("ssfl-table1", spot)
-    data, train = spot.config.data, spot.config.train
+def test_a_changed_setting_is_noticed() -> None:
+    cell = plan.cells(spec.find("ssfl-table1"))[0]
+    right = wanted("ssfl-table1", cell)
+    data, train = cell.config.data, cell.config.train
     for wrong in (
         {"rounds": 2560},
         {"cohort": 5},
-        {"data": replace(data, partition="r:0.5")},
+        {"data": replace(data, partition="main-class:0.5")},
         {"train": replace(train, lr=0.146)},
         {"method": {"name": "ssfl", "period": 32}},
         {"method": {"name": "fedrgd"}},
     ):
-        assert played(replace(spot.config, **wrong)) != right
+        assert settings_of(replace(cell.config, **wrong)) != right
 
 
-def test_titles_are_read() -> None:
-    assert told("SVHN, K = 20, u = 1/3 (C_k = 10)") == {"K": 20, "C_k": 10}
-    assert told("R = 0.4, T = 16, K = C_k = 10, N_s = 1,000, GroupNorm") == {
+def test_titles_are_parsed() -> None:
+    assert settings_in("SVHN, K = 20, u = 1/3 (C_k = 10)") == {"K": 20, "C_k": 10}
+    assert settings_in("R = 0.4, T = 16, K = C_k = 10, N_s = 1,000, GroupNorm") == {
         "R": 0.4,
         "T": 16,
         "K": 10,
         "C_k": 10,
         "N_s": 1000,
     }
-    assert told("two groups, E = 120") == {"S": 2, "steps": 122_880}
+    assert settings_in("two groups, E = 120") == {"S": 2, "steps": 122_880}
 
 
 # Numbers of figures, from the text of 3.3 and 4.1, Tables 1 and 2, and A.3.
@@ -181,12 +181,12 @@ FIGURES = {
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_the_numbers_of_a_figure(name: str) -> None:
-    assert files.find(name).published == FIGURES[name]
+def test_the_numbers_of_figures_are_those_in_the_text(name: str) -> None:
+    assert spec.find(name).published == FIGURES[name]
 
 
-def test_the_numbers_of_longer_runs() -> None:
-    published = files.find("ssfl-table1").published
+def test_the_numbers_of_longer_runs_are_those_in_the_text() -> None:
+    published = spec.find("ssfl-table1").published
     assert {row: of for row, of in published.items() if row.endswith("-long")} == {
         "k-10-long": {"svhn": 96.17},
         "k-30-long": {"svhn": 93.94},

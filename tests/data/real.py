@@ -1,4 +1,4 @@
-"""Where the real files are on a machine that has them; tests that need one are skipped elsewhere."""
+"""The real data files, on machines that have them; elsewhere tests that need one are skipped."""
 
 import os
 import subprocess
@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
-MADE = Path(tempfile.gettempdir()) / "cifar"  # where CIFAR-10 is put together once, for all runs of the tests
-SECONDS = 300  # that putting it together may take
+MADE = Path(tempfile.gettempdir()) / "cifar"  # where CIFAR-10 is assembled once, for all test runs
+SECONDS = 300  # allowed for assembling it
 
 
 def folder_with(name: str, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The first place that has a file or folder of this name, which becomes the data folder of the test."""
+    """The first place that has a file or folder of this name; it becomes the test's data folder."""
     for place in (os.environ.get("TACIT_DATA", ""), SHARED, MADE):
         if place and (Path(place) / name).exists():
             monkeypatch.setenv("TACIT_DATA", str(place))
@@ -23,14 +23,14 @@ def folder_with(name: str, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def cifar10(monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The data folder that holds CIFAR-10, which becomes that of the test."""
+    """The folder that holds CIFAR-10; it becomes the test's data folder."""
     folder = cifar10_folder()
     monkeypatch.setenv("TACIT_DATA", str(folder))
     return folder
 
 
 def cifar10_folder() -> Path:
-    """The folder that holds CIFAR-10, put together first where only the means for it are there."""
+    """The folder that holds CIFAR-10, assembled first if only the script for it is available."""
     if (found := _with_cifar10()) is None:
         _make_cifar10()
         found = _with_cifar10()
@@ -52,6 +52,6 @@ def _make_cifar10() -> None:
     try:
         subprocess.run([sys.executable, maker, partial], check=True, capture_output=True, timeout=SECONDS)
     except (subprocess.SubprocessError, OSError) as error:
-        pytest.skip(f"CIFAR-10 could not be put together here: {error}")
+        pytest.skip(f"CIFAR-10 could not be assembled here: {error}")
     if not MADE.exists():
         partial.rename(MADE)

@@ -1,4 +1,4 @@
-"""Real processes on loopback: each command of `tacit` as a person would start it, bounded in time and reaped."""
+"""Real processes on loopback: commands of `tacit` as a person would type them, with time limits, killed at the end."""
 
 import os
 import shutil
@@ -14,35 +14,35 @@ from uuid import uuid4
 
 ROOT = Path(__file__).parents[2]
 MARK = "TACIT_TEST_MACHINES"
-# Tests that are killed reap nothing: then the system asks the commands to end, and these end what they have started.
+# Killed tests clean up nothing: the system then sends SIGTERM to the commands, which end what they started.
 END_WITH_TESTS = ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
-PATIENCE = 600.0  # seconds until a test gives up; a run of two rounds took 240 on a busy machine
+TIMEOUT = 600.0  # seconds; a run of two rounds took 240 on a busy machine
 
 
 def free_port() -> int:
-    """A port that nobody uses."""
+    """A port that no program uses."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
 
 
-def below(ancestor: int) -> list[int]:
-    """All processes below one, however far."""
+def descendants(ancestor: int) -> list[int]:
+    """All descendants of a process."""
     parents: dict[int, list[int]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
             parent = int(path.read_text(errors="replace").rpartition(")")[2].split()[1])
             parents.setdefault(parent, []).append(int(path.parent.name))
     children = parents.get(ancestor, [])
-    return [*children, *(pid for child in children for pid in below(child))]
+    return [*children, *(pid for child in children for pid in descendants(child))]
 
 
 class Command:
-    """A command of `tacit` that was started; its output is in a file."""
+    """A running command of `tacit`, with its output in a file."""
 
-    def __init__(self, words: list[str], folder: Path, log: Path, mark: str) -> None:
-        path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])  # this checkout, from any folder
+    def __init__(self, words: list[str], folder: Path, log: Path, mark: str, source: Path) -> None:
+        path = os.pathsep.join([str(source), str(ROOT)])  # this checkout, from any folder
         env = {**os.environ, MARK: mark, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "COLUMNS": "80"}
         self.words, self.log = words, log
         with log.open("ab") as output:
@@ -56,52 +56,53 @@ class Command:
                 start_new_session=True,
             )
 
-    def said(self) -> str:
+    def output(self) -> str:
         return self.log.read_text(encoding="utf-8", errors="replace")
 
-    def says(self, text: str, patience: float = PATIENCE, after: int = 0) -> str:
-        """Wait until it says this, behind so many characters; all it said."""
-        until = time.monotonic() + patience
-        while text not in self.said()[after:]:
-            assert self.process.poll() is None, f"{self.words} ended before it said '{text}': {self.said()}"
-            assert time.monotonic() < until, f"{self.words} never said '{text}': {self.said()}"
+    def wait_for(self, text: str, timeout: float = TIMEOUT, after: int = 0) -> str:
+        """Wait until the command prints this, after the first `after` characters; its whole output."""
+        until = time.monotonic() + timeout
+        while text not in self.output()[after:]:
+            assert self.process.poll() is None, f"{self.words} ended before it printed '{text}': {self.output()}"
+            assert time.monotonic() < until, f"{self.words} never printed '{text}': {self.output()}"
             time.sleep(0.1)
-        return self.said()
+        return self.output()
 
-    def ends(self, code: int = 0, patience: float = PATIENCE) -> str:
-        """Wait until it ends, with this exit code; what it said."""
-        assert self.process.wait(patience) == code, f"{self.words}: {self.said()}"
-        return self.said()
+    def wait_for_exit(self, code: int = 0, timeout: float = TIMEOUT) -> str:
+        """Wait until the command exits with this code; its output."""
+        assert self.process.wait(timeout) == code, f"{self.words}: {self.output()}"
+        return self.output()
 
     def signal(self, number: int = signal.SIGTERM) -> None:
         self.process.send_signal(number)
 
     def signal_all(self, number: int) -> None:
-        """Send this to the command and to all that it has started, as if to their machine."""
-        for pid in (self.process.pid, *below(self.process.pid)):
+        """Send a signal to the command and all its descendants, as if to their machine."""
+        for pid in (self.process.pid, *descendants(self.process.pid)):
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
 
 
 class Machines:
-    """Commands that are started by one test, and all processes that come of them."""
+    """Commands that one test starts, and all their descendants."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.mark = folder, uuid4().hex
         self._started: list[Command] = []
 
-    def start(self, *words: str, at: Path | None = None) -> Command:
-        """Start `tacit WORDS` in a folder."""
-        log = self.folder / f"{len(self._started) + 1:02}-{'-'.join(words[:2])}.log"
-        self._started.append(Command(list(words), at or self.folder, log, self.mark))
+    def start(self, *words: str, at: Path | None = None, source: Path = ROOT / "src") -> Command:
+        """Start `tacit WORDS` in a folder, with the package in `source`."""
+        name = "-".join(Path(word).name for word in words[:2])  # a word may be a path
+        log = self.folder / f"{len(self._started) + 1:02}-{name}.log"
+        self._started.append(Command(list(words), at or self.folder, log, self.mark, source))
         return self._started[-1]
 
     def call(self, *words: str, at: Path | None = None, code: int = 0) -> str:
-        """Run `tacit WORDS` to its end; what it said."""
-        return self.start(*words, at=at).ends(code)
+        """Run `tacit WORDS` to its end; its output."""
+        return self.start(*words, at=at).wait_for_exit(code)
 
     def processes(self, containing: str = "") -> dict[int, str]:
-        """All that still run, however far below, and their command lines."""
+        """All processes that still run, and their command lines."""
         found = {}
         for path in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
@@ -112,27 +113,27 @@ class Machines:
                         found[int(path.name)] = line
         return found
 
-    def gone(self, containing: str = "", patience: float = 30.0) -> bool:
-        """Whether all of them end by themselves before patience does."""
-        until = time.monotonic() + patience
+    def wait_until_gone(self, containing: str = "", timeout: float = 30.0) -> bool:
+        """Whether all of them end within the time limit."""
+        until = time.monotonic() + timeout
         while self.processes(containing) and time.monotonic() < until:
             time.sleep(0.1)
         return not self.processes(containing)
 
-    def reap(self) -> None:
-        """End whatever is left."""
+    def kill_all(self) -> None:
+        """Kill what still runs."""
         for pid in self.processes():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         for command in self._started:
-            command.process.wait(PATIENCE)
+            command.process.wait(TIMEOUT)
 
 
 @contextmanager
 def machines(folder: Path) -> Iterator[Machines]:
-    """Machines whose processes are all ended afterwards."""
+    """Machines whose processes are all killed afterwards."""
     made = Machines(folder)
     try:
         yield made
     finally:
-        made.reap()
+        made.kill_all()

@@ -1,4 +1,4 @@
-"""A hub and sites on disk, small enough to train in a moment: what the tests of deployment build with."""
+"""A hub and sites on disk, small enough to train in a moment."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,11 +9,13 @@ import tomli_w
 from numpy.typing import NDArray
 from PIL import Image
 
-from tacit import config as configs
-from tacit.config import Config
-from tacit.data import scenario
-from tacit.deploy.description import Description, federation_text
-from tacit.prepare import build_data
+from tacit.data.federate import federate
+from tacit.deploy.consent import read_consent, record_check
+from tacit.deploy.federation_spec import FederationSpec, federation_toml
+from tacit.deploy.settings import Site, load_settings
+from tacit.runs import config as configs
+from tacit.runs.build import build_data
+from tacit.runs.config import Config
 from tests.engines.farm import images
 
 SMALL: dict[str, Any] = {
@@ -33,43 +35,68 @@ def arrays(count: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     return x.numpy(), y.numpy()
 
 
-def hub(folder: Path, **options: Any) -> Config:
-    """A run of a hub that holds twelve labeled images and tests on thirty."""
+def hub_config(folder: Path, **options: Any) -> Config:
+    """The config of a run whose hub has twelve labeled images and thirty test images."""
     x, y = arrays(42)
     np.savez(folder / "hub.npz", x=x[:12], y=y[:12], x_test=x[12:], y_test=y[12:])
     given = SMALL | {"data": str(folder / "hub.npz"), "partition": "sites", "clients": 3} | options
     return configs.from_options(given)
 
 
-def describe(config: Config) -> Description:
-    """As a hub does it."""
-    return Description.of(scenario.federation(*build_data(config), config.data))
+def federation_spec(config: Config) -> FederationSpec:
+    """The spec that the hub derives from its data."""
+    return FederationSpec.of(federate(*build_data(config), config.data))
+
+
+def run_info(config: Config, run: str = "run-1") -> dict[str, str]:
+    """What the hub sends about a run with every message."""
+    from tacit.deploy import hub  # needs Flower
+
+    return hub.run_info(config, federation_spec(config), run, build_data(config)[1])
 
 
 def site(folder: Path, name: str, **settings: Any) -> Path:
-    """A folder with a `site.toml`."""
+    """A folder with a `site.toml`; the path of the file. Runs may split the hub's data set over such sites."""
     (folder / name).mkdir(parents=True, exist_ok=True)
     path = folder / name / "site.toml"
-    path.write_text(tomli_w.dumps({"name": name} | settings), encoding="utf-8")
+    given = {"name": name, "allow_data": [str(folder / "hub.npz")]} | settings
+    path.write_text(tomli_w.dumps(given), encoding="utf-8")
     return path
 
 
-def site_with(folder: Path, name: str, **held: NDArray[Any]) -> Path:
-    """A site with these arrays."""
+def site_with_arrays(folder: Path, name: str, **arrays: NDArray[Any]) -> Path:
+    """A site whose data is a .npz file with these arrays."""
     path = site(folder, name, data="own.npz")
-    np.savez(path.parent / "own.npz", **held)  # type: ignore[arg-type]  # as in tests/data
+    np.savez(path.parent / "own.npz", **arrays)  # type: ignore[arg-type]  # as in tests/data
     return path
 
 
-def tell(path: Path, config: Config) -> Path:
-    """Put the hub's `federation.toml` beside a `site.toml`."""
-    text = federation_text(config, describe(config))
+def write_federation_file(path: Path, config: Config) -> Path:
+    """Put the hub's `federation.toml` next to a `site.toml`."""
+    text = federation_toml(config, federation_spec(config))
     (path.parent / "federation.toml").write_text(text, encoding="utf-8")
     return path
 
 
+def agree(path: Path, config: Config) -> Path:
+    """Put the hub's `federation.toml` next to a `site.toml`, and let its check have passed."""
+    write_federation_file(path, config)
+    record_check(path, read_consent(path, load_settings(Site, path)).digest)
+    return path
+
+
+def member(path: Path) -> dict[str, Any]:
+    """The settings of the node of a site that takes part in what it has agreed to."""
+    return {"site": str(path), "hub": "127.0.0.1:1"}
+
+
+def trial(path: Path) -> dict[str, Any]:
+    """The settings of the node of a site that takes part in any run."""
+    return member(path) | {"any-run": True}
+
+
 def image_folder(folder: Path, counts: Mapping[str, int], side: int = 16) -> Path:
-    """Grey images in folders such as `labeled/cat`; those of a class are alike but for noise."""
+    """Grey images in folders such as `labeled/cat`; those of one class differ in their noise only."""
     x, y = arrays(60)
     for place, count in counts.items():
         (folder / place).mkdir(parents=True)

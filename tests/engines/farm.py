@@ -1,4 +1,4 @@
-"""Small federations, a method that does as it is told, and processes to kill: what the engine tests build with."""
+"""Small federations, a method whose clients can misbehave, and processes to kill: what the engine tests build with."""
 
 import json
 import os
@@ -17,24 +17,27 @@ import torch
 from torch import Tensor
 
 import tacit
-from tacit import config as configs
 from tacit import nets
-from tacit.data.augment import ImageViews
-from tacit.engines.local import one_thread
-from tacit.engines.loop import Courier, Job, Position, play
+from tacit.data.inputs import ImageInputs
+from tacit.data.views.augment import ImageViews
+from tacit.engines.events import round_records
+from tacit.engines.job import Job, RunState, Transport
 from tacit.engines.memory import Memories
-from tacit.experiment import Experiment
+from tacit.engines.rounds import run_rounds
 from tacit.federation import Federation, Samples, ServerData
 from tacit.method import ClientContext, Method, Needs, Reply, ServerContext, Training
 from tacit.params import Params, mean
+from tacit.process import one_thread
 from tacit.random import Streams
+from tacit.runs import config as configs
+from tacit.runs.experiment import Experiment
 
 SIDE, CLASSES = 16, 3
 PATIENCE = 60.0  # seconds until a test gives up on something that should happen at once
 
 
 def federation(clients: int = 8, each: int = 12, test: int = 60, server: int = 12) -> Federation:
-    """Grey images of three classes, each bright in another third; clients of unequal size hide half of their labels."""
+    """Grey images of three classes, each bright in a different third; clients differ in size, half is unlabeled."""
     sizes = [each + 5 * (client % 3) for client in range(clients)]
     n = sum(sizes)
     x, y = images(n + server + test)
@@ -47,6 +50,7 @@ def federation(clients: int = 8, each: int = 12, test: int = 60, server: int = 1
         server=ServerData(Samples(x[at_server], y[at_server]), Samples(x[:0], y[:0])),
         test=Samples(x[rest], y[rest]),
         classes=tuple(map(str, range(CLASSES))),
+        inputs=ImageInputs((1, SIDE, SIDE), (0.3,), (0.2,)),
         views=ImageViews((0.3,), (0.2,), flip=False),
         truth=y[own],
     )
@@ -70,7 +74,7 @@ def write_images(path: Path, train: int = 120, test: int = 30) -> Path:
 
 
 def stop_and_go_on(settings: Mapping[str, Any], folder: Path, played: int = 1) -> None:
-    """A run that is stopped after so many rounds, and resumed."""
+    """A run that is stopped after `played` rounds, and resumed."""
     started = Experiment.create(configs.from_options(settings), folder).rounds()
     for _ in range(played):
         next(started)
@@ -79,7 +83,7 @@ def stop_and_go_on(settings: Mapping[str, Any], folder: Path, played: int = 1) -
 
 
 def remains(folder: Path) -> tuple[list[dict[str, Any]], bytes]:
-    """What a run leaves, without the time it took."""
+    """A run's records and model, without the time it took."""
     records = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
     return [record | {"seconds": 0} for record in records], (folder / "model.safetensors").read_bytes()
 
@@ -101,7 +105,7 @@ def job(method: Method[Any, Any, Any, Any], **changes: Any) -> Job:
 
 @dataclass(frozen=True)
 class TallyState:
-    """A model, and how many visits the server has taken over from each client."""
+    """A model, and how many uploads of each client the server has merged."""
 
     w: Params
     visits: dict[int, int]
@@ -134,14 +138,14 @@ def nothing(client: ClientContext) -> None:
 
 @dataclass(frozen=True)
 class Tally:
-    """A random walk that counts visits on both sides; `act` is what else happens at a client."""
+    """A random walk that counts merged uploads on both sides; `act` is what else happens at a client."""
 
     act: Callable[[ClientContext], None] = nothing
 
     needs = Needs()
 
     def start(self, server: ServerContext) -> TallyState:
-        """Nobody was visited."""
+        """Nothing is merged yet."""
         return TallyState(server.net.init(server.streams.at("init")), {})
 
     def send(self, server: ServerContext, state: TallyState) -> tuple[TallyState, Mapping[int, TallyDown]]:
@@ -151,7 +155,7 @@ class Tally:
     def client_update(
         self, client: ClientContext, memory: TallyMemory | None, down: TallyDown
     ) -> Reply[TallyMemory, TallyUp]:
-        """One random step, longer at every visit."""
+        """One random step, longer each time."""
         self.act(client)
         visits = memory.visits if memory else 0
         stream = client.stream("step")
@@ -170,15 +174,15 @@ class Tally:
 
 @dataclass(frozen=True)
 class Waiting(Tally):
-    """A tally whose clients wait while there is a file `wait` in a folder, and say so by a file `waits`."""
+    """A tally whose clients wait while a folder has a file `wait`; they create a file `waits` in it."""
 
-    folder: str = ""  # where the two files are
+    folder: str = ""  # with the two files
     after: int = 0  # rounds in which nobody waits
 
     def client_update(
         self, client: ClientContext, memory: TallyMemory | None, down: TallyDown
     ) -> Reply[TallyMemory, TallyUp]:
-        """Wait, then go on."""
+        """Wait, then continue."""
         until = time.monotonic() + PATIENCE
         while client.round >= self.after and (Path(self.folder) / "wait").exists() and time.monotonic() < until:
             (Path(self.folder) / "waits").touch()
@@ -193,7 +197,7 @@ def tally_job(act: Callable[[ClientContext], None] = nothing, **changes: Any) ->
 
 @dataclass(frozen=True)
 class Outcome:
-    """All that must not depend on how a run was carried: state and memories as bytes, records without seconds."""
+    """What must not depend on the transport of a run: state and memories as bytes, records without seconds."""
 
     state: bytes
     memories: dict[int, bytes | None]
@@ -201,19 +205,19 @@ class Outcome:
 
     @property
     def skipped(self) -> list[dict[int, str]]:
-        """Who was left out of each round, and why."""
+        """The clients left out of each round, and why."""
         return [record["skipped"] for record in self.records]
 
 
-def carry(job: Job, courier: Courier) -> Outcome:
-    """Play a job to its end and close the courier."""
-    position = Position(Memories(Path("never written"), 1 << 30))
-    with one_thread(), closing(courier):
-        records = [asdict(record) for record in play(job, courier, position)]
+def run_job(job: Job, transport: Transport) -> Outcome:
+    """Run a job to its end and close the transport."""
+    run_state = RunState(Memories(Path("never written"), 1 << 30))
+    with one_thread(), closing(transport):
+        records = [asdict(record) for record in round_records(run_rounds(job, transport, run_state))]
     for record in records:
         del record["seconds"], record["details"]
-    memories = {client: position.memories.get(client) for client in range(job.federation.clients)}
-    return Outcome(job.codec.encode(position.state), memories, records)
+    memories = {client: run_state.memories.get(client) for client in range(job.federation.clients)}
+    return Outcome(job.codec.encode(run_state.state), memories, records)
 
 
 @dataclass(frozen=True)
@@ -227,7 +231,7 @@ class Process:
 
 
 def processes() -> Iterator[Process]:
-    """All processes that have not ended; zombies wait for their parent only."""
+    """All processes that have not ended; a zombie has."""
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
             state, parent, group = path.read_text(errors="replace").rpartition(")")[2].split()[:3]
@@ -236,17 +240,17 @@ def processes() -> Iterator[Process]:
 
 
 def children() -> set[int]:
-    """The processes this one has started and that still run."""
+    """The running processes that this one has started."""
     return {process.pid for process in processes() if process.parent == os.getpid()}
 
 
 def members(group: int) -> set[int]:
-    """The processes of a group that still run."""
+    """The running processes of a group."""
     return {process.pid for process in processes() if process.group == group}
 
 
 def eventually(condition: Callable[[], object]) -> bool:
-    """Whether something becomes true before patience ends."""
+    """Whether something becomes true within PATIENCE seconds."""
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until:
         if condition():
@@ -257,16 +261,16 @@ def eventually(condition: Callable[[], object]) -> bool:
 
 @contextmanager
 def forked(work: Callable[[], object]) -> Iterator[int]:
-    """A child process that does this work in a group of its own, which is killed at the end; the child is reaped."""
+    """A child process that does this work in its own group; the group is killed at the end and the child reaped."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of forks beside threads
+        warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn about forks in a process with threads
         pid = os.fork()
     if not pid:
         code = 1
         try:
             os.setsid()
             signal.alarm(int(2 * PATIENCE))
-            torch.set_num_threads(1)  # the threads of the parent are not there any more
+            torch.set_num_threads(1)  # the parent's threads do not exist in the child
             work()
             code = 0
         except BaseException:

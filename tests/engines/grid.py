@@ -1,4 +1,4 @@
-"""Flower without its processes: a grid whose nodes are in this process, and a run over it as values to compare."""
+"""Flower without its processes: a grid whose nodes are in this process, and the outcome of a run to compare."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -11,15 +11,19 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from tacit.engines.loop import Courier, Job, Position, Record, play
+from tacit.engines.events import round_records
+from tacit.engines.flower import ClientNodes, FlowerTransport, GridClient
+from tacit.engines.job import Job, RunState, Transport
 from tacit.engines.memory import Memories
+from tacit.engines.record import RoundRecord
+from tacit.engines.rounds import run_rounds
 
 
 class DirectGrid(Grid):
-    """A message is answered when it is pushed."""
+    """A grid that answers a message when it is pushed."""
 
     def __init__(self, app: ClientApp, nodes: Sequence[Mapping[str, Any]]) -> None:
-        """A node for each of these settings; their ids descend, so that nobody can go by them."""
+        """A node for each of these settings; their ids descend, so that they cannot be taken for client numbers."""
         TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
         self.app = app
         self.contexts = {100 - k: Context(1, 100 - k, dict(node), RecordDict(), {}) for k, node in enumerate(nodes)}
@@ -54,9 +58,21 @@ class DirectGrid(Grid):
         raise NotImplementedError
 
 
-def played(given: Job, courier: Courier, folder: Path) -> tuple[bytes, list[Record], list[bytes | None]]:
-    """The final state as bytes, the records but for their time, and the memories the server knows."""
-    position = Position(Memories(folder, 1 << 30))
-    records = [replace(record, seconds=0, details={}) for record in play(given, courier, position)]
-    memories = [position.memories.get(client) for client in range(given.federation.clients)]
-    return given.codec.encode(position.state), records, memories
+def played(given: Job, transport: Transport, folder: Path) -> tuple[bytes, list[RoundRecord], list[bytes | None]]:
+    """The final state as bytes, the records without their time, and the memories at the server."""
+    state = run_state(folder)
+    records = [replace(record, seconds=0, details={}) for record in round_records(run_rounds(given, transport, state))]
+    memories = [state.memories.get(client) for client in range(given.federation.clients)]
+    return given.codec.encode(state.state), records, memories
+
+
+def connected(given: Job, app: ClientApp) -> tuple[FlowerTransport, DirectGrid]:
+    """A transport to one node per client, each of which runs this app."""
+    grid = DirectGrid(app, [{"partition-id": client} for client in range(given.federation.clients)])
+    names = {str(client): client for client in range(given.federation.clients)}
+    return FlowerTransport(given, ClientNodes(GridClient(grid), {}, names)), grid
+
+
+def run_state(folder: Path) -> RunState:
+    """The state of a run that has not begun."""
+    return RunState(Memories(folder, 1 << 30))

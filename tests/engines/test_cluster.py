@@ -1,4 +1,4 @@
-"""Flower's simulation on a Ray cluster of two nodes: real processes on loopback, each node with folders of its own."""
+"""Flower's simulation on a Ray cluster of two nodes: real processes on loopback, each node with its own folders."""
 
 import os
 import subprocess
@@ -12,11 +12,12 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from tacit import config as configs
-from tacit import simulation
-from tacit.deploy import programs
+from tacit.deploy import flower_cli
+from tacit.deploy.processes import Program
 from tacit.errors import TacitError
-from tacit.experiment import Experiment
+from tacit.runs import config as configs
+from tacit.runs import simulation
+from tacit.runs.experiment import Experiment
 from tests.deploy.machines import free_port
 from tests.engines import farm
 
@@ -24,8 +25,8 @@ ROOT = Path(__file__).parents[2]
 PATIENCE = 300.0  # seconds until a test gives up on a busy machine
 NODES = ("here", "there")
 
-# SCAFFOLD with a note of which node each client works on. The nodes take turns in waiting until the other has begun
-# with all that is left, so that each has at least two of three clients in every other round.
+# SCAFFOLD that notes which node each client works on. The nodes take turns in waiting until the other has started all
+# remaining clients, so that each gets at least two of three clients in every other round.
 METHOD = """
 import os
 import time
@@ -51,14 +52,14 @@ class Noted(Scaffold):
 
 
 @pytest.mark.parametrize("where", ["setting", "RAY_ADDRESS"])
-def test_an_address_where_nothing_answers_is_refused_at_once(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_without_a_cluster_is_refused_at_once(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     address = f"127.0.0.1:{free_port()}"
     monkeypatch.setenv("RAY_ADDRESS", address if where == "RAY_ADDRESS" else "")
-    with pytest.raises(TacitError, match=f"no Ray cluster answers at {address}: check engine.ray or RAY_ADDRESS"):
+    with pytest.raises(TacitError, match=f"no Ray cluster answers at {address}"):
         simulation.cluster(address if where == "setting" else None)
 
 
-def test_a_run_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+def test_a_run_without_its_cluster_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     data = farm.write_images(tmp_path / "images.npz")
     options = {
         "data": str(data),
@@ -79,7 +80,7 @@ def test_without_an_address_ray_is_started_here(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The address of a cluster of two nodes with a core each; all its processes are ended afterwards."""
+    """The address of a cluster of two nodes with one core each; its processes are ended afterwards."""
     pytest.importorskip("ray", reason="Ray is not installed: pip install tacit[flower]")
     address = f"127.0.0.1:{free_port()}"
     monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'src'}{os.pathsep}{ROOT}")
@@ -104,23 +105,23 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
             monkeypatch.setenv("TACIT_TEST_NODE", node)
             own = folder / node
             small = ["--num-cpus", "1", "--object-store-memory", "80000000", "--temp-dir", str(own)]
-            words = [programs.find("ray"), "start", *way, *small, "--block"]
-            program = running.enter_context(programs.running(words, own, folder / f"{node}.log"))
-            says(program, "Ray runtime started")
+            words = [flower_cli.find_program("ray"), "start", *way, *small, "--block"]
+            program = running.enter_context(flower_cli.running(words, own, folder / f"{node}.log"))
+            wait_until_said(program, "Ray runtime started")
         monkeypatch.delenv("TACIT_TEST_NODE")
         yield address
 
 
-def says(program: programs.Program, text: str) -> None:
+def wait_until_said(program: Program, text: str) -> None:
     until = time.monotonic() + PATIENCE
-    while text not in program.said():
-        assert program.ended() is None, program.said()
-        assert time.monotonic() < until, program.said()
+    while text not in program.output():
+        assert program.exit_code() is None, program.output()
+        assert time.monotonic() < until, program.output()
         time.sleep(0.1)
 
 
-def play(folder: Path, engine: str, *more: str) -> bytes:
-    """The model of a run that `tacit` plays from a folder."""
+def run(folder: Path, engine: str, *more: str) -> bytes:
+    """The model of a run of the `tacit` command in a folder."""
     words = ["run", "--method", "noted:Noted", "--data", "images.npz", "--labels", "client", "--per-class", "3"]
     words += ["--clients", "3", "--rounds", "4", "--batch", "6", "--lr", "0.001", "--set", "train.momentum=0"]
     command = [sys.executable, "-m", "tacit", *words, "--engine", engine, "--out", engine, *more]
@@ -132,13 +133,13 @@ def play(folder: Path, engine: str, *more: str) -> bytes:
 
 @pytest.mark.flower
 @pytest.mark.slow
-def test_clients_move_between_the_nodes_and_the_bits_are_those_of_one_machine(cluster: str, tmp_path: Path) -> None:
-    """A method with memory, which travels with the orders: the nodes share no disk but for the notes of this test."""
+def test_a_cluster_gives_the_bits_of_one_machine_although_clients_change_nodes(cluster: str, tmp_path: Path) -> None:
+    """A method with memory, which travels with the task: the nodes share no disk except for the notes of this test."""
     (tmp_path / "notes").mkdir()
     farm.write_images(tmp_path / "images.npz", 90, 15)
     text = METHOD.format(notes=str(tmp_path / "notes"), nodes=NODES, patience=PATIENCE / 3)
     (tmp_path / "noted.py").write_text(text)
-    there = play(tmp_path, "flower", "--set", f"engine.ray={cluster}")
+    there = run(tmp_path, "flower", "--set", f"engine.ray={cluster}")
     nodes: dict[str, dict[str, str]] = {"0": {}, "1": {}, "2": {}, "3": {}}
     for path in (tmp_path / "notes").iterdir():
         round, client, node = path.name.split("-")
@@ -146,4 +147,4 @@ def test_clients_move_between_the_nodes_and_the_bits_are_those_of_one_machine(cl
     assert all(len(each) == 3 for each in nodes.values())
     for before, after in pairwise(nodes.values()):
         assert any(before[client] != after[client] for client in before)
-    assert there == play(tmp_path, "local", "--workers", "0")
+    assert there == run(tmp_path, "local", "--workers", "0")

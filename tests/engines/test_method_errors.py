@@ -1,6 +1,5 @@
-"""What a method does wrong is one sentence that names function and round; the run can go on once it is mended."""
+"""An error in a method names the function and the round; the run can be resumed once the method is fixed."""
 
-import re
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
@@ -10,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from tacit.engines.inline import InlineCourier
-from tacit.engines.local import LocalCourier
-from tacit.engines.loop import Courier, Job, MethodFailedError, Position, play
+from tacit.engines.in_process import InProcessTransport
+from tacit.engines.job import Job, RunState, Transport
 from tacit.engines.memory import Memories
+from tacit.engines.rounds import MethodFailedError, TooFewClientsError, run_rounds
+from tacit.engines.workers import WorkerTransport
 from tacit.methods.fedavg import FedAvg
 from tacit.objectives import Supervised
 from tests.toys import federation, job, linear, points
@@ -29,9 +29,9 @@ def boom(*_: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    "method, sentence",
+    "method, problem",
     [
-        (broken(start=boom), "start of Broken failed in round 1: ValueError: boom; mend it, then resume"),
+        (broken(start=boom), "start of Broken failed in round 1: ValueError: boom"),
         (broken(send=boom), "send of Broken failed in round 1: ValueError: boom"),
         (broken(send=lambda *_: None), "send of Broken failed in round 1: TypeError"),
         (broken(send=lambda _, __, state: (state, {99: None})), "there is no client 99, only 0 to 1"),
@@ -41,25 +41,30 @@ def boom(*_: Any) -> Any:
         (broken(client_update=lambda *_: 5), "client_update must return a Reply, not int"),
     ],
 )
-def test_a_method_that_fails_is_named_with_its_function(method: Any, sentence: str, tmp_path: Path) -> None:
+def test_an_error_names_the_method_and_its_function(method: Any, problem: str, tmp_path: Path) -> None:
     given = job(method, federation([points(0, 8), points(1, 8)]), linear())
-    position = Position(Memories(tmp_path, 10**6))
-    with pytest.raises(Exception, match="round 1") as caught:
-        list(play(given, InlineCourier(given), position))
-    assert sentence in str(caught.value)
+    run_state = RunState(Memories(tmp_path, 10**6))
+    with pytest.raises((MethodFailedError, TooFewClientsError)) as caught:
+        list(run_rounds(given, InProcessTransport(given), run_state))
+    assert problem in caught.value.problem
+    assert "round 1" in caught.value.problem
     assert "\n" not in str(caught.value)
-    assert position.round == 0
+    assert caught.value.resumable
+    assert run_state.round == 0
     if isinstance(caught.value, MethodFailedError):
+        assert caught.value.code == "method.failed"
         assert caught.value.__cause__ is not None
 
 
-@pytest.mark.parametrize("carrier", [InlineCourier, partial(LocalCourier, workers=2)])
-def test_a_model_that_can_not_be_evaluated_says_why(carrier: Callable[[Job], Courier], tmp_path: Path) -> None:
+@pytest.mark.parametrize("make", [InProcessTransport, partial(WorkerTransport, workers=2)])
+def test_a_model_that_cannot_be_evaluated_names_the_error(make: Callable[[Job], Transport], tmp_path: Path) -> None:
     short = broken(model=lambda _, state: {name: value[..., :1] for name, value in state.w.items()})
     given = job(short, federation([points(0, 8), points(1, 8)], test=points(2, 8)), linear())
-    position = Position(Memories(tmp_path, 10**6))
-    with closing(carrier(given)) as courier, pytest.raises(MethodFailedError) as caught:
-        list(play(given, courier, position))
-    assert re.fullmatch(r"evaluation of Broken failed.*: RuntimeError: .*; mend it, then resume", str(caught.value))
+    run_state = RunState(Memories(tmp_path, 10**6))
+    with closing(make(given)) as transport, pytest.raises(MethodFailedError) as caught:
+        list(run_rounds(given, transport, run_state))
+    assert caught.value.problem.startswith("evaluation of Broken failed")
+    assert "RuntimeError" in caught.value.problem
+    assert (caught.value.code, caught.value.resumable) == ("method.failed", True)
     assert "score_part" in "".join(format_exception(caught.value.__cause__))
-    assert position.round == 0
+    assert run_state.round == 0

@@ -1,4 +1,4 @@
-"""What methods come to by hand: the answers and gradients of a linear net, and a round with all that is said in it."""
+"""Methods by hand: predictions and gradients of a linear net, and a round with all its messages."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tacit.engines.loop import Job
+from tacit.engines.job import Job
 from tacit.params import Params
 from tests.toys import started, visit
 
@@ -59,7 +59,7 @@ def turn(
     cohort: Collection[int] | None = None,
     lost: Collection[int] = (),
 ) -> Turn:
-    """A round that goes on from a state, or from the start; what the `lost` send does not arrive."""
+    """A round that continues from a state, or from the start; uploads of the `lost` do not arrive."""
     log: dict[str, float] = {}
     server, held = task.server(round, log), memories or {}
     server = server if cohort is None else replace(server, cohort=tuple(cohort))

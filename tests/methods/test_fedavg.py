@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from tacit.averaging import Turn, WeightsDown, WeightsState, WeightsUp, before_rounds
+from tacit.aggregation import Turn, WeightsDown, WeightsState, WeightsUp, setup_context
 from tacit.learn import batches, fit
 from tacit.method import Training
 from tacit.methods.fedavg import FedAvg
@@ -99,17 +99,17 @@ def test_merging_is_the_mean_of_what_the_clients_trained() -> None:
     assert same(play_all(given).state.w, mean(local, [20, 10, 5]))
 
 
-def test_clients_without_labels_only_listen() -> None:
+def test_clients_without_labels_upload_nothing() -> None:
     net = linear()
     single = alone(FedAvg(SUPERVISED), points(0, 20), net, rounds=2)
-    beside = job(FedAvg(SUPERVISED), federation([points(0, 20), hide(points(1, 500))]), net, rounds=2)
-    played = play_all(beside)
+    with_unlabeled = job(FedAvg(SUPERVISED), federation([points(0, 20), hide(points(1, 500))]), net, rounds=2)
+    played = play_all(with_unlabeled)
     assert same(played.state.w, play_all(single).state.w)
     record = played.records[0]
     assert record.clients == 2  # it was there, and its bytes count
     assert record.traffic[1][0] > 0
     assert record.traffic[1][1] == 0
-    assert visit(beside, 1, WeightsDown(played.state.w)).up is None
+    assert visit(with_unlabeled, 1, WeightsDown(played.state.w)).up is None
 
 
 def test_the_server_trains_first_where_it_has_labels() -> None:
@@ -154,10 +154,10 @@ def test_a_server_that_trains_after_ends_with_what_it_would_send_next() -> None:
     assert [record.server["steps"] for record in after.records] == [2, 1, 1]  # the first also before round 0
 
 
-def test_a_server_that_trains_after_shuffles_anew_in_the_first_round() -> None:
+def test_a_server_that_trains_after_has_another_order_in_the_first_round() -> None:
     given = job(FedAvg(SUPERVISED, server="after"), federation([points(0, 20)], server=points(9, 12)), linear())
     server = given.server(0, {})
-    drawn = [torch.cat([batch.y for batch in batches(place)]) for place in (before_rounds(server), server)]
+    drawn = [torch.cat([batch.y for batch in batches(place)]) for place in (setup_context(server), server)]
     assert not torch.equal(*drawn)
     plain = fit(server, server.initial(), SUPERVISED).params
     assert not same(given.method.start(server).w, plain)
@@ -179,7 +179,7 @@ def test_without_labels_the_server_sends_what_it_has() -> None:
     assert same(state.w, begin.w)
 
 
-def test_the_server_keeps_its_momentum_if_told_to() -> None:
+def test_the_server_carries_its_momentum_if_set() -> None:
     net = linear()
     data = federation([hide(points(0, 20))], server=points(9, 12))
     method = FedAvg(FixMatch(threshold=1.0))  # clients change nothing, so the server's training is all there is
@@ -207,8 +207,3 @@ def test_an_empty_merge_keeps_the_model() -> None:
 def test_the_model_is_the_average() -> None:
     w: Params = {"p": torch.ones(1)}
     assert FedAvg().model(WeightsState(w)) is w
-
-
-@pytest.mark.parametrize("objective, needed", [(Supervised(), True), (FixMatch(), False)])
-def test_labels_are_needed_at_clients_if_the_objective_learns_from_nothing_else(objective: Any, needed: bool) -> None:
-    assert FedAvg(objective).needs.client_labels is needed

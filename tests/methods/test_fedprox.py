@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from tacit.averaging import WeightsDown, WeightsUp
+from tacit.aggregation import WeightsDown, WeightsUp
 from tacit.learn import fit
 from tacit.method import Training
 from tacit.methods.fedavg import FedAvg
@@ -70,7 +70,7 @@ def test_the_server_trains_without_pull() -> None:
     assert same(downs[0].w, fit(server, begin.w, Supervised()).params)
 
 
-def test_the_mean_is_uniform_unless_told_otherwise() -> None:
+def test_the_mean_is_uniform_by_default() -> None:
     given = job(FedProx(), quadratics([[0.0, 1.0]], [[0.0, 1.0]]), point(5.0))
     server = given.server(0, {})
     state = given.method.start(server)
@@ -79,8 +79,3 @@ def test_the_mean_is_uniform_unless_told_otherwise() -> None:
     weighted = replace(FedProx(), weights="samples")
     assert weighted.merge(server, state, ups).w["p"].item() == (1 * 2 + 3 * 6) / 4
     assert same(given.method.merge(server, state, {}).w, state.w)
-
-
-@pytest.mark.parametrize("objective, needed", [(Supervised(), True), (FixMatch(), False)])
-def test_labels_are_needed_at_clients_if_the_objective_learns_from_nothing_else(objective: Any, needed: bool) -> None:
-    assert FedProx(objective).needs.client_labels is needed

@@ -1,4 +1,4 @@
-"""FedSEAL: Eq. 2 to 15 by hand, who hears and who trains, the mean over models, and what it is without its ideas."""
+"""FedSEAL: Eq. 2 to 15 by hand, who receives and who trains, the mean over models, and what it is without its ideas."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,14 +13,13 @@ from torch.nn import functional
 
 import tacit
 from tacit import params
-from tacit.averaging import WeightsDown, WeightsUp
+from tacit.aggregation import WeightsDown, WeightsUp
+from tacit.engines.client import run_client
 from tacit.engines.faults import Faults
-from tacit.engines.loop import Job
+from tacit.engines.job import ClientTask, Job
 from tacit.engines.wire import finite
-from tacit.engines.work import visit as engine_visit
-from tacit.errors import TacitError
 from tacit.federation import Samples
-from tacit.learn import Batch, fit, learning_rate, predict
+from tacit.learn import Batch, fit, learning_rate, loss_of_batch, predict
 from tacit.method import Training
 from tacit.methods.fedavg import FedAvg
 from tacit.methods.fedseal import FedSeal, FedSealDown, FedSealMemory, Filtered, _Seal, thresholds
@@ -30,6 +29,7 @@ from tacit.params import Params
 from tests.engines import farm
 from tests.methods import by_hand
 from tests.objectives.bench import ONE_STEP, Scaled, eye
+from tests.refusals import refused
 from tests.toys import (
     TWO_EPOCHS,
     Identity,
@@ -131,24 +131,23 @@ def test_thresholds_are_taken_on_plain_views() -> None:
     assert views.looks == [("plain", 15)]
 
 
-def test_a_fixed_threshold_is_one_number_for_all_classes_and_needs_no_validation() -> None:
+def test_a_fixed_threshold_is_one_number_for_all_classes() -> None:
     task, views, log = crowd(FedSeal(bootstrap=0, threshold=0.7)), Scaled(), dict[str, float]()
     _, downs = task.method.send(replace(task.server(0, log), views=views), started(task))
     assert downs[0].thresholds.tolist() == pytest.approx(0.7)
     assert views.looks == []  # there is no pass over validation samples
     assert log == {}
-    assert (FedSeal(threshold=0.7).needs.validation, FedSeal().needs.validation) == (False, True)
     for tau in (0.7, 0.95):
         single, each = (visit(seeing(SEEN, FedSeal()), 0, down(torch.full(shape, tau))) for shape in ((), (3,)))
-        assert torch.equal(single.guesses.kept, SEEN.amax(dim=1) >= tau)
+        assert torch.equal(single.pseudo_labels.accepted, SEEN.amax(dim=1) >= tau)
         assert same(single.up.w, each.up.w)
 
 
 # Eq. 7 and 8.
 
 
-def heard_by(task: Job, moments: Sequence[Moment]) -> dict[int, list[Tensor]]:
-    """What each client saw with each model it heard, when its reply counted."""
+def received_by(task: Job, moments: Sequence[Moment]) -> dict[int, list[Tensor]]:
+    """What each client predicted with each model it received, when its reply counted."""
     sent = [started(task).w, *(moment.state.w for moment in moments)]
     found: dict[int, list[Tensor]] = {k: [] for k in range(task.federation.clients)}
     for moment, w in zip(moments, sent, strict=False):
@@ -159,13 +158,13 @@ def heard_by(task: Job, moments: Sequence[Moment]) -> dict[int, list[Tensor]]:
 
 @pytest.mark.parametrize("listen", ["all", "sampled"])
 @pytest.mark.parametrize("lost", [0.0, 0.4])
-def test_the_running_mean_is_the_mean_over_all_models_heard(listen: Any, lost: float) -> None:
+def test_the_running_mean_is_the_mean_over_all_models_received(listen: Any, lost: float) -> None:
     method = FedSeal(bootstrap=0, listen=listen)
     task = crowd(method, cohort=2, rounds=8, faults=Faults(lost=lost), min_clients=0)
     moments = list(rounds(task))
-    found = heard_by(task, moments)
+    found = received_by(task, moments)
     for k, memory in moments[-1].memories.items():
-        assert memory.heard == len(found[k])
+        assert memory.models == len(found[k])
         assert torch.allclose(memory.mean, torch.stack(found[k]).double().mean(dim=0).float(), atol=3e-7)
     counts = [len(each) for each in found.values()]
     assert sum(counts) == (32 if listen == "all" else 16) - sum(len(moment.record.skipped) for moment in moments)
@@ -173,14 +172,14 @@ def test_the_running_mean_is_the_mean_over_all_models_heard(listen: Any, lost: f
     assert any(bool((each[0] - each[-1]).abs().max() > 0.05) for each in found.values())  # the models differ
 
 
-def test_the_mean_starts_at_the_first_model_a_client_hears() -> None:
+def test_the_mean_starts_at_the_first_model_a_client_receives() -> None:
     task = seeing(SEEN, FedSeal(bootstrap=0))
     first = visit(task, 0, down(train=False)).memory
-    assert first.heard == 1
+    assert first.models == 1
     assert torch.allclose(first.mean, SEEN, atol=1e-6)
     flat = params.zeros_like(EYE)  # answers ⅓ throughout
-    third = visit(task, 0, down(w=flat, train=False), replace(first, heard=2)).memory
-    assert third.heard == 3
+    third = visit(task, 0, down(w=flat, train=False), replace(first, models=2)).memory
+    assert third.models == 3
     assert torch.allclose(third.mean, SEEN * 2 / 3 + 1 / 9, atol=1e-6)  # (t - 1)/t·p̄ + 1/t·⅓
 
 
@@ -188,14 +187,14 @@ def test_the_mean_decides_not_the_last_model() -> None:
     task = seeing(SEEN, FedSeal(bootstrap=0))
     turned = SEEN.roll(1, dims=1)
     reply = visit(task, 0, down(torch.zeros(3)), FedSealMemory(turned, 9))
-    assert reply.guesses.label.tolist() == turned.argmax(dim=1).tolist()
+    assert reply.pseudo_labels.label.tolist() == turned.argmax(dim=1).tolist()
     learned = by_hand.slope(EYE, SEEN.log(), functional.one_hot(turned.argmax(dim=1), 3).float())
     assert apart(params.sub(EYE, reply.up.w), params.scale(learned, 0.1)) < 1e-6
     last = visit(seeing(SEEN, FedSeal(bootstrap=0, ensemble=False)), 0, down(torch.zeros(3)), FedSealMemory(turned, 9))
-    assert last.guesses.label.tolist() == SEEN.argmax(dim=1).tolist()
+    assert last.pseudo_labels.label.tolist() == SEEN.argmax(dim=1).tolist()
 
 
-def test_without_the_ensemble_only_the_cohort_hears_and_remembers_the_last_answers() -> None:
+def test_without_the_ensemble_only_the_cohort_receives_and_remembers_the_last_predictions() -> None:
     task = crowd(replace(ALL, ensemble=False), cohort=2)
     moments = list(rounds(task))
     sent = [started(task).w, *(moment.state.w for moment in moments)]
@@ -204,14 +203,14 @@ def test_without_the_ensemble_only_the_cohort_hears_and_remembers_the_last_answe
         for k in task.sample(r):
             p = predict(task.net, sent[r], task.federation.client(k, 0).x, Identity())
             assert torch.equal(moment.memories[k].mean, p)
-            assert moment.memories[k].heard == 1
+            assert moment.memories[k].models == 1
 
 
 # Step 2 and 4.
 
 
 @pytest.mark.parametrize("listen", ["all", "sampled"])
-def test_all_clients_hear_and_only_the_cohort_uploads(listen: Any) -> None:
+def test_all_clients_receive_the_model_and_only_the_cohort_uploads(listen: Any) -> None:
     task = crowd(replace(ALL, listen=listen), cohort=2)
     for moment in rounds(task):
         cohort = task.sample(moment.record.round)
@@ -221,9 +220,9 @@ def test_all_clients_hear_and_only_the_cohort_uploads(listen: Any) -> None:
         assert moment.record.steps == 2 * 2 * 4  # two clients, two epochs of 20 samples in batches of 6
 
 
-def test_a_listener_does_not_train() -> None:
+def test_a_client_outside_the_cohort_does_not_train() -> None:
     reply = visit(seeing(SEEN, FedSeal(bootstrap=0)), 0, down(train=False))
-    assert reply.up is reply.model is reply.guesses is None
+    assert reply.up is reply.model is reply.pseudo_labels is None
     assert reply.metrics == {}
 
 
@@ -232,10 +231,10 @@ def test_a_listener_does_not_train() -> None:
 
 def test_positive_and_negative_sets_by_hand() -> None:
     reply = visit(seeing(SEEN, FedSeal()), 0, down())
-    assert reply.guesses.index.tolist() == [0, 1, 2, 3, 4]
-    assert reply.guesses.label.tolist() == [0, 0, 0, 1, 2]
-    assert reply.guesses.kept.tolist() == [True, False, False, False, False]
-    for excluded, possible in zip(reply.guesses.excluded.tolist(), POSSIBLE, strict=True):
+    assert reply.pseudo_labels.index.tolist() == [0, 1, 2, 3, 4]
+    assert reply.pseudo_labels.label.tolist() == [0, 0, 0, 1, 2]
+    assert reply.pseudo_labels.accepted.tolist() == [True, False, False, False, False]
+    for excluded, possible in zip(reply.pseudo_labels.complementary.tolist(), POSSIBLE, strict=True):
         assert excluded in (possible or {-1})
     assert reply.up.n == 4
     assert reply.metrics["positive"] == pytest.approx(1 / 5)
@@ -245,12 +244,12 @@ def test_positive_and_negative_sets_by_hand() -> None:
 def test_reaching_a_threshold_is_enough() -> None:
     """Eq. 10 has ≥ and Eq. 11 ≤; two equal logits are exactly ½."""
     even, method = torch.tensor([[0.5, 0.5]]), FedSeal(theta=0.5)
-    kept = visit(seeing(even, method), 0, down(torch.full((2,), 0.5), eye(2))).guesses
-    assert kept.kept.tolist() == [True]
-    assert kept.excluded.tolist() == [-1]
-    missed = visit(seeing(even, method), 0, down(torch.full((2,), 0.5000001), eye(2))).guesses
-    assert missed.kept.tolist() == [False]
-    assert missed.excluded.tolist() in ([0], [1])
+    accepted = visit(seeing(even, method), 0, down(torch.full((2,), 0.5), eye(2))).pseudo_labels
+    assert accepted.accepted.tolist() == [True]
+    assert accepted.complementary.tolist() == [-1]
+    missed = visit(seeing(even, method), 0, down(torch.full((2,), 0.5000001), eye(2))).pseudo_labels
+    assert missed.accepted.tolist() == [False]
+    assert missed.complementary.tolist() in ([0], [1])
 
 
 @pytest.mark.parametrize("classes", [2, 5, 10])
@@ -260,33 +259,35 @@ def test_with_theta_1_over_m_every_sample_that_is_not_positive_is_negative(class
     p = (2 * torch.randn(300, classes, generator=stream)).softmax(dim=1)
     p[0] = 1 / classes  # the least that the largest can be
     task = seeing(p, FedSeal(theta=1 / classes))
-    found = visit(task, 0, down(torch.full((classes,), 0.6), eye(classes))).guesses
-    assert 0 < found.kept.sum() < 300
-    assert torch.equal(found.excluded >= 0, ~found.kept)
-    less = visit(seeing(p, FedSeal(theta=0.5 / classes)), 0, down(torch.full((classes,), 0.6), eye(classes))).guesses
-    assert ((less.excluded < 0) & ~less.kept).any()
+    found = visit(task, 0, down(torch.full((classes,), 0.6), eye(classes))).pseudo_labels
+    assert 0 < found.accepted.sum() < 300
+    assert torch.equal(found.complementary >= 0, ~found.accepted)
+    less = visit(
+        seeing(p, FedSeal(theta=0.5 / classes)), 0, down(torch.full((classes,), 0.6), eye(classes))
+    ).pseudo_labels
+    assert ((less.complementary < 0) & ~less.accepted).any()
 
 
 @pytest.mark.parametrize("theta", [0.0, 0.05, 0.2, 0.5])
 def test_the_sets_are_disjoint_and_complete(theta: float) -> None:
     stream = torch.Generator().manual_seed(4)
     p, tau = (3 * torch.randn(300, 5, generator=stream)).softmax(dim=1), torch.rand(5, generator=stream)
-    found = visit(seeing(p, FedSeal(theta=theta)), 0, down(tau, eye(5))).guesses
+    found = visit(seeing(p, FedSeal(theta=theta)), 0, down(tau, eye(5))).pseudo_labels
     seen = predict(linear(5, 5), eye(5), p.log(), Identity())
     sure = seen.amax(dim=1) >= tau[seen.argmax(dim=1)]
-    negative = found.excluded >= 0
-    assert torch.equal(found.kept, sure)
-    assert not (found.kept & negative).any()
+    negative = found.complementary >= 0
+    assert torch.equal(found.accepted, sure)
+    assert not (found.accepted & negative).any()
     assert torch.equal(negative, ~sure & (seen <= theta).any(dim=1))
     rows = negative.nonzero().reshape(-1)
-    assert (seen[rows, found.excluded[rows]] <= theta).all()
+    assert (seen[rows, found.complementary[rows]] <= theta).all()
 
 
-def test_complementary_labels_are_uniform_over_the_unlikely_classes_and_drawn_anew_in_each_round() -> None:
+def test_complementary_labels_are_uniform_over_the_unlikely_classes_and_new_in_each_round() -> None:
     p = torch.tensor([[0.55, 0.03, 0.38, 0.02, 0.02]]).expand(100, 5)
     task = seeing(p, FedSeal())
-    drawn = [visit(task, 0, down(torch.ones(5), eye(5)), round=r).guesses.excluded for r in range(30)]
-    assert torch.equal(visit(task, 0, down(torch.ones(5), eye(5)), round=3).guesses.excluded, drawn[3])
+    drawn = [visit(task, 0, down(torch.ones(5), eye(5)), round=r).pseudo_labels.complementary for r in range(30)]
+    assert torch.equal(visit(task, 0, down(torch.ones(5), eye(5)), round=3).pseudo_labels.complementary, drawn[3])
     assert len({tuple(each.tolist()) for each in drawn}) == 30
     counts = torch.bincount(torch.cat(drawn), minlength=5).tolist()
     assert counts[0] == counts[2] == 0
@@ -297,9 +298,9 @@ def test_complementary_labels_are_uniform_over_the_unlikely_classes_and_drawn_an
 
 def test_with_a_theta_above_1_over_m_the_complementary_label_may_be_the_most_likely_class() -> None:
     p = torch.tensor([[0.36, 0.33, 0.31]]).expand(200, 3)
-    found = visit(seeing(p, FedSeal(theta=0.4)), 0, down(torch.ones(3))).guesses
+    found = visit(seeing(p, FedSeal(theta=0.4)), 0, down(torch.ones(3))).pseudo_labels
     assert set(found.label.tolist()) == {0}
-    assert set(found.excluded.tolist()) == {0, 1, 2}
+    assert set(found.complementary.tolist()) == {0, 1, 2}
 
 
 # Eq. 13 to 15. Gradients without autograd: of -log p(y) at logits z it is p - 1_y, of -log(1 - p(y)) it is
@@ -341,7 +342,7 @@ def test_without_negative_learning_only_pseudo_labels_teach() -> None:
     reply = visit(seeing(PAIR, FedSeal(negative=False), views=Scaled()), 0, down(LOOSE), round=200)
     targets = by_hand.one_hot([0, 2], 3)
     assert apart(params.sub(EYE, reply.up.w), by_hand.slope(EYE, PAIR[[0, 3]].log() * 0.5, targets)) < 1e-6
-    assert reply.guesses.excluded.tolist() == [-1] * 4
+    assert reply.pseudo_labels.complementary.tolist() == [-1] * 4
     assert reply.metrics["negative"] == 0
     assert "loss_negative" not in reply.metrics
     assert reply.up.n == 2
@@ -349,7 +350,7 @@ def test_without_negative_learning_only_pseudo_labels_teach() -> None:
 
 def test_with_complementary_labels_alone() -> None:
     reply = visit(seeing(PAIR, FedSeal(), views=Scaled()), 0, down(torch.full((3,), inf)))
-    excluded = reply.guesses.excluded.tolist()
+    excluded = reply.pseudo_labels.complementary.tolist()
     assert excluded[2] == -1
     expected = negative_gradient(PAIR[[0, 1, 3]].log(), [excluded[k] for k in (0, 1, 3)])
     assert apart(params.sub(EYE, reply.up.w), expected) < 1e-6
@@ -399,11 +400,9 @@ def test_without_a_cap_lambda_grows_until_round_100() -> None:
 
 
 def test_a_lambda_that_starts_above_the_cap_is_refused() -> None:
-    with pytest.raises(TacitError) as caught:
+    with refused("method.lambda-start-above-cap") as caught:
         FedSeal(lambda_start=2.0)
-    assert str(caught.value) == (
-        "method.lambda_start = 2 is above method.lambda_cap = 1: choose a smaller start or a larger cap"
-    )
+    assert caught.error.problem == "method.lambda_start = 2 is above method.lambda_cap = 1"
     assert FedSeal(lambda_start=2.0, lambda_cap=2.0).weight(7) == 2
     assert FedSeal(lambda_start=1.0).weight(0) == FedSeal(lambda_start=1.0).weight(7) == 1
 
@@ -416,7 +415,7 @@ def test_a_tiny_decay_takes_lambda_to_its_cap_at_once() -> None:
 # Step 1: the server.
 
 
-def test_the_server_trains_before_the_first_round_with_streams_of_its_own() -> None:
+def test_the_server_trains_before_the_first_round_with_separate_streams() -> None:
     task = crowd(FedSeal(bootstrap=0))
     server = task.server(0, {})
     begin = FedAvg().start(server).w  # the weights every method starts from
@@ -442,7 +441,7 @@ def test_bootstrapping_trains_longer_first(steps: int | None) -> None:
 
 
 @pytest.mark.parametrize("view", ["plain", "weak", "strong"])
-def test_before_the_first_round_too_the_server_looks_at_its_labels_as_asked(view: Any) -> None:
+def test_the_server_uses_the_view_setting_before_the_first_round_too(view: Any) -> None:
     """In both trainings: w^0, and step 1 of round 1."""
     task = crowd(FedSeal(bootstrap=2, view=view), views=Scaled())
     server = task.server(0, {})
@@ -455,13 +454,14 @@ def test_before_the_first_round_too_the_server_looks_at_its_labels_as_asked(view
 
 
 @pytest.mark.parametrize("optimizer", ["keep", "reset"])
-def test_momentum_of_bootstrapping_goes_on_in_round_1_if_it_is_kept(optimizer: Any) -> None:
+def test_momentum_of_bootstrapping_continues_in_round_1_if_it_is_carried(optimizer: Any) -> None:
     task = crowd(FedSeal(bootstrap=3), server_train=replace(TWO_EPOCHS, optimizer=optimizer))
     server = task.server(0, {})
     streams = server.streams.within("start")
     longer = replace(server.train, epochs=3)
     w0 = fit(replace(server, train=longer, streams=streams.within("bootstrap")), server.initial(), Supervised())
-    with_it, without = (fit(replace(server, streams=streams), w0.params, Supervised(), kept=k) for k in (w0.kept, None))
+    later = replace(server, streams=streams)
+    with_it, without = (fit(later, w0.params, Supervised(), carried=carried) for carried in (w0.carried, None))
     assert same(task.method.start(server).w, with_it.params)
     assert same(with_it.params, without.params) == (optimizer == "reset")
 
@@ -485,7 +485,7 @@ def test_the_servers_rate_is_one_decay_behind_that_of_its_clients() -> None:
 
 
 @pytest.mark.parametrize("view, factor", [("plain", 1), ("weak", 2), ("strong", 0.5)])
-def test_how_the_server_looks_at_its_labels(view: Any, factor: float) -> None:
+def test_the_view_setting_is_that_of_the_servers_images(view: Any, factor: float) -> None:
     x = torch.tensor([[1.0, -2.0, 0.5], [0.0, 1.0, 3.0]])
     data = federation([hide(points(0, 4, features=3))], samples(x.tolist(), [0, 2]), views=Scaled())
     task = job(FedSeal(view=view), data, linear(3, 3), train=ONE_STEP)
@@ -529,31 +529,32 @@ def test_without_uploads_the_server_trains_all_the_same() -> None:
     assert all(record.bytes_up == record.steps == 0 for record in played.records)
 
 
-def test_the_server_keeps_its_momentum_if_told_to() -> None:
-    kept, reset = (play_all(crowd(NONE, server_train=replace(TWO_EPOCHS, optimizer=way))) for way in ("keep", "reset"))
-    assert kept.state.kept is not None
-    assert not same(kept.state.w, reset.state.w)
+def test_the_server_carries_its_momentum_if_set() -> None:
+    settings = (replace(TWO_EPOCHS, optimizer=way) for way in ("keep", "reset"))
+    carried, reset = (play_all(crowd(NONE, server_train=train)) for train in settings)
+    assert carried.state.carried is not None
+    assert not same(carried.state.w, reset.state.w)
 
 
 @pytest.mark.parametrize("ensemble", [True, False])
-def test_a_clients_kept_momentum_is_gone_on_with(ensemble: bool) -> None:
-    """By hand: one step of rate 1 with momentum ½ goes half the kept velocity further."""
+def test_a_client_continues_with_its_momentum(ensemble: bool) -> None:
+    """By hand: one step of rate 1 with momentum ½ goes half the carried velocity further."""
     train = replace(ONE_STEP, momentum=0.5, optimizer="keep")
     task = seeing(SEEN, FedSeal(ensemble=ensemble), train)
     memory = visit(task, 0, down()).memory
-    with_it, without = (visit(task, 0, down(), each, round=1) for each in (memory, replace(memory, kept=None)))
-    further = params.scale(memory.kept.velocity, 0.5)
+    with_it, without = (visit(task, 0, down(), each, round=1) for each in (memory, replace(memory, carried=None)))
+    further = params.scale(memory.carried.velocity, 0.5)
     assert max(float(value.abs().max()) for value in further.values()) > 1e-3
     assert apart(params.sub(without.up.w, with_it.up.w), further) < 1e-6
 
 
-def test_a_client_that_only_listens_keeps_its_momentum() -> None:
+def test_a_client_that_does_not_train_carries_its_momentum() -> None:
     task = seeing(SEEN, FedSeal(), replace(ONE_STEP, momentum=0.5, optimizer="keep"))
     memory = visit(task, 0, down()).memory
-    assert memory.kept is not None
-    heard = visit(task, 0, down(train=False), memory, round=1).memory
-    assert heard.kept is memory.kept
-    assert heard.heard == 2
+    assert memory.carried is not None
+    listened = visit(task, 0, down(train=False), memory, round=1).memory
+    assert listened.carried is memory.carried
+    assert listened.models == 2
 
 
 # Reductions.
@@ -590,7 +591,7 @@ def test_with_class_thresholds_it_is_fixmatch_on_the_samples_above_them() -> Non
 
 
 def test_a_run_with_class_thresholds_is_fedavg_on_the_samples_above_them_to_the_last_bit() -> None:
-    """Four rounds with τ of Eq. 5, taken anew in each, by FedAvg's means alone."""
+    """Four rounds with τ of Eq. 5, computed in each, by FedAvg's means alone."""
     task = crowd(replace(BARE, threshold=None), cohort=3, rounds=4, views=Noisy())
     moments, w, shares = list(rounds(task)), started(task).w, set[float]()
     held = task.federation.server.validation
@@ -619,11 +620,11 @@ def test_labels_at_a_client_are_not_used() -> None:
     one, two = (visit(alone(FedSeal(theta=0.2), data, train=TWO_EPOCHS), 0, down(tau, w)) for data in (both, unknown))
     assert same(one.up.w, two.up.w)
     assert torch.equal(one.memory.mean, two.memory.mean)
-    assert one.guesses.index.tolist() == list(range(5, 25))
+    assert one.pseudo_labels.index.tolist() == list(range(5, 25))
 
 
 @pytest.mark.parametrize("empty", [points(5, 0), points(5, 6)], ids=["nothing", "labels only"])
-def test_a_client_without_unlabeled_data_only_listens(empty: Samples) -> None:
+def test_a_client_without_unlabeled_data_uploads_nothing(empty: Samples) -> None:
     full = [hide(points(k, 20)) for k in range(2)]
     given = (points(9, 12), points(8, 30), points(7, 15))
     with_it = play_all(job(FedSeal(bootstrap=0), federation([*full, empty], *given), linear(), train=TWO_EPOCHS))
@@ -633,12 +634,12 @@ def test_a_client_without_unlabeled_data_only_listens(empty: Samples) -> None:
     assert with_it.memories[2].mean.shape == (0, 3)
 
 
-def test_a_client_whose_samples_are_in_neither_set_only_listens() -> None:
+def test_a_client_whose_samples_are_in_neither_set_uploads_nothing() -> None:
     reply = visit(seeing(SEEN, NONE), 0, down(torch.ones(3)))
     assert reply.up is None
     assert same(reply.model, EYE)
     assert reply.metrics == {"steps": 0, "positive": 0, "negative": 0, "lambda": 0.1}
-    assert reply.memory.heard == 1
+    assert reply.memory.models == 1
 
 
 # What is logged, and what is refused.
@@ -648,12 +649,12 @@ def test_a_client_whose_samples_are_in_neither_set_only_listens() -> None:
     "truth, pseudo, complementary",
     [
         ([0, 1, 2, 1, 2], 1.0, 1.0),
-        ([1, 2, 0, 1, 2], 0.0, 2 / 3),  # sample 1 is just the class it is said not to be
+        ([1, 2, 0, 1, 2], 0.0, 2 / 3),  # sample 1 is the very class of its complementary label
     ],
 )
 def test_correct_rates_of_both_kinds_of_labels(truth: list[int], pseudo: float, complementary: float) -> None:
     task = seeing(SEEN, FedSeal(), truth=torch.tensor(truth))
-    metrics = engine_visit(task, 0, 0, None, down(), False).metrics
+    metrics = run_client(task, 0, 0, ClientTask(down(), None)).metrics
     assert metrics["pseudo_accuracy"] == pseudo
     assert metrics["complementary_accuracy"] == pytest.approx(complementary)
     assert metrics["pseudo_kept"] == pytest.approx(1 / 5)
@@ -666,9 +667,10 @@ def test_a_round_records_correct_rates_thresholds_and_losses() -> None:
     task = job(FedSeal(bootstrap=3, theta=0.2), given, linear(), train=TWO_EPOCHS, cohort=2)
     record = next(rounds(task)).record
     _, downs = task.method.send(task.server(0, {}), started(task))
-    found = {k: visit(task, k, downs[k]).guesses for k in task.sample(0)}
-    rates = [float((each.label == data[k].y)[each.kept].double().mean()) for k, each in found.items()]
-    others = [float((each.excluded != data[k].y)[each.excluded >= 0].double().mean()) for k, each in found.items()]
+    found = {k: visit(task, k, downs[k]).pseudo_labels for k in task.sample(0)}
+    rates = [float((each.label == data[k].y)[each.accepted].double().mean()) for k, each in found.items()]
+    negative = {k: each.complementary for k, each in found.items()}
+    others = [float((each != data[k].y)[each >= 0].double().mean()) for k, each in negative.items()]
     assert record.metrics["pseudo_accuracy"]["mean"] == pytest.approx(sum(rates) / 2)
     assert record.metrics["complementary_accuracy"]["mean"] == pytest.approx(sum(others) / 2)
     assert record.metrics.keys() >= {"positive", "negative", "lambda", "loss_positive", "loss_negative"}
@@ -676,8 +678,8 @@ def test_a_round_records_correct_rates_thresholds_and_losses() -> None:
     assert record.clients == 3
 
 
-def test_listeners_count_among_the_clients_without_which_a_round_can_not_go_on() -> None:
-    """Rounds in which the only client that trains is lost go on with those that listen."""
+def test_clients_that_do_not_train_count_for_min_clients() -> None:
+    """Rounds in which the only client that trains is lost continue with those that only receive."""
     task = crowd(ALL, cohort=1, rounds=12, faults=Faults(lost=0.3), min_clients=1)
     alone = [record for record in play_all(task).records if set(task.sample(record.round)) <= record.skipped.keys()]
     assert alone
@@ -686,57 +688,22 @@ def test_listeners_count_among_the_clients_without_which_a_round_can_not_go_on()
 
 def test_the_log_has_null_for_a_class_without_validation_samples(tmp_path: Path) -> None:
     data = str(farm.write_images(tmp_path / "images.npz"))
-    settings = OPTIONS | {"labels": "server", "data.validation": 1, "method.bootstrap": 0, "rounds": 1}
+    settings: dict[str, Any] = {
+        "method": "fedseal",
+        "labels": "server",
+        "per_class": 2,
+        "clients": 3,
+        "rounds": 1,
+        "net": "linear",
+        "workers": 0,
+        "data.validation": 1,
+        "method.bootstrap": 0,
+    }
     tacit.run(out=tmp_path / "run", data=data, **settings)
     server = farm.remains(tmp_path / "run")[0][0]["server"]
     found = [value for name, value in server.items() if name.startswith("threshold_")]
     assert len(found) > 2
     assert sum(value is None for value in found) == len(found) - 1
-
-
-OPTIONS: dict[str, Any] = {
-    "method": "fedseal",
-    "clients": 3,
-    "per_class": 2,
-    "net": "linear",
-    "rounds": 3,
-    "workers": 0,
-}
-
-
-@pytest.mark.parametrize(
-    "options, sentence",
-    [
-        (
-            {"labels": "server"},
-            "fedseal needs validation samples at the server: use --validation 200 or another number",
-        ),
-        ({"labels": "client", "data.validation": 6}, "fedseal needs labels at the server: use --labels server"),
-    ],
-)
-def test_what_it_needs_is_asked_for_in_one_sentence(tmp_path: Path, options: dict[str, Any], sentence: str) -> None:
-    data = str(farm.write_images(tmp_path / "images.npz"))
-    with pytest.raises(TacitError) as caught:
-        tacit.run(out=tmp_path / "run", data=data, **OPTIONS, **options)
-    assert str(caught.value) == sentence
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_run_that_stopped_goes_on_with_the_same_bits(tmp_path: Path) -> None:
-    data = str(farm.write_images(tmp_path / "images.npz"))
-    fine = {
-        "data": data,
-        "labels": "server",
-        "data.validation": 12,
-        "cohort": 2,
-        "method.bootstrap": 2,
-        "method.theta": 0.3,
-    }
-    settings = OPTIONS | fine | {"train.optimizer": "keep", "engine.memory_mb": 1e-6}
-    tacit.run(out=tmp_path / "alone", **settings)
-    farm.stop_and_go_on(settings, tmp_path / "run")
-    assert farm.remains(tmp_path / "run") == farm.remains(tmp_path / "alone")
-    assert sum(record["bytes_up"] for record in farm.remains(tmp_path / "run")[0]) > 0
 
 
 # BatchNorm.
@@ -781,20 +748,20 @@ def test_thresholds_are_those_of_evaluation_mode() -> None:
 
 
 @pytest.mark.parametrize("ensemble", [True, False])
-def test_a_clients_own_statistics_go_on_with_its_training_and_do_not_label(ensemble: bool) -> None:
+def test_a_client_trains_but_does_not_label_with_its_own_statistics(ensemble: bool) -> None:
     """A step takes over a tenth of its batch's mean, so that of a difference of 1 it leaves 0.9."""
     method = replace(ALL, ensemble=ensemble, negative=False)
     task = normalised(method, train=Training(batch=4, lr=0.0, buffers="keep"))
     sent = down(torch.zeros(3), started(task).w)
     memory = visit(task, 0, sent).memory
-    assert memory.kept.buffers is not None
-    moved = replace(memory, kept=replace(memory.kept, buffers=elsewhere(task.net, memory.kept.buffers)))
+    assert memory.carried.buffers is not None
+    moved = replace(memory, carried=replace(memory.carried, buffers=elsewhere(task.net, memory.carried.buffers)))
     one, two = (visit(task, 0, sent, each, round=1) for each in (memory, moved))
     assert torch.equal(one.memory.mean, two.memory.mean)
     assert torch.allclose(one.memory.mean, evaluated(task.net, sent.w, task.federation.client(0, 0).x), atol=1e-6)
     left = 0.9 ** one.metrics["steps"]
     for name in task.net.buffers:
-        gone = two.memory.kept.buffers[name] - one.memory.kept.buffers[name]
+        gone = two.memory.carried.buffers[name] - one.memory.carried.buffers[name]
         expected = torch.full_like(gone, left if name.endswith("running_mean") else 0.0)
         assert torch.allclose(gone, expected, atol=1e-4)
 
@@ -806,7 +773,7 @@ def test_both_views_are_one_pass_to_batchnorm() -> None:
     other = torch.tensor([-1, -1, -1, -1, 1, 2, 0, 1, 2])
     objective = _Seal(Filtered(y, other, torch.zeros(9, 3)), 1.0, "hard")
     batch = Batch(client.data.x[:0], y[:0], client.data.x, torch.arange(9))
-    cost = objective.visit(client, w, {}).cost(params.clone(w), batch)
+    cost = loss_of_batch(objective.local_loss(client, w, {}), client.net, params.clone(w), batch)
     together = net.apply(params.clone(w), x, train=True)[:4]
     apart_from_it = net.apply(params.clone(w), x[:4], train=True)
     one, two = (float(functional.cross_entropy(logits, y[:4])) for logits in (together, apart_from_it))
@@ -818,14 +785,14 @@ def test_both_views_are_one_pass_to_batchnorm() -> None:
 def test_the_average_the_server_trains_on_has_statistics_by_its_setting(buffers: Any) -> None:
     train = Training(batch=4, lr=0.05)
     task = normalised(ALL, train=train, server_train=replace(train, buffers=buffers))
-    server, state = task.server(0, {}), replace(started(task), kept=None)
+    server, state = task.server(0, {}), replace(started(task), carried=None)
     ups = {k: visit(task, k, down(torch.zeros(3), state.w)).up for k in range(2)}
     mean = params.mean([up.w for up in ups.values()])
     plain = server.views.plain(images(50, 6).x)
     ways = {
         "average": mean,
         "keep": mean | {name: state.w[name] for name in task.net.buffers},
-        "recompute": task.net.restate(mean, [plain]),
+        "recompute": task.net.recompute_batchnorm(mean, [plain]),
     }
     after = {name: fit(server, w, Supervised()).params for name, w in ways.items()}
     merged = task.method.merge(server, state, ups).w
@@ -833,7 +800,7 @@ def test_the_average_the_server_trains_on_has_statistics_by_its_setting(buffers:
 
 
 @pytest.mark.parametrize("buffers", ["average", "keep", "recompute"])
-def test_a_run_with_batchnorm_ends_with_statistics_that_moved_and_clients_keep_theirs_if_told_to(buffers: Any) -> None:
+def test_batchnorm_statistics_change_and_clients_carry_theirs_if_set(buffers: Any) -> None:
     task = normalised(FedSeal(bootstrap=2, theta=0.3), train=Training(batch=4, lr=0.05, buffers=buffers))
     net = task.net
     last = list(rounds(task))[-1]
@@ -842,5 +809,5 @@ def test_a_run_with_batchnorm_ends_with_statistics_that_moved_and_clients_keep_t
     assert last.state.w.keys() == set(net.names)
     begin = started(task).w
     assert any(not torch.equal(last.state.w[name], begin[name]) for name in net.buffers)
-    trained = [memory.kept for k, memory in last.memories.items() if k in task.sample(2)]
-    assert [kept is not None for kept in trained] == [buffers == "keep"] * 2
+    trained = [memory.carried for k, memory in last.memories.items() if k in task.sample(2)]
+    assert [carried is not None for carried in trained] == [buffers == "keep"] * 2

@@ -7,16 +7,18 @@ import pytest
 import torch
 
 from tacit.engines.faults import Faults
+from tacit.errors import notice_renamed
 from tacit.learn import predict
 from tacit.methods.fedavg import FedAvg
 from tacit.methods.fedsem import FedSem, FedSemDown, FedSemMemory
 from tacit.objectives import Supervised
+from tacit.runs import registry
 from tests.toys import TWO_EPOCHS, Identity, federation, hide, job, linear, play_all, points, rounds, same, visit
 
 
 def given(first: float, shown: int = 6, total: int = 6, **options: Any) -> Any:
     data = federation([hide(points(k, 20), shown) for k in range(3)], test=points(9, 9))
-    return job(FedSem(first=first), data, linear(), train=TWO_EPOCHS, rounds=total, **options)
+    return job(FedSem(phase1_share=first), data, linear(), train=TWO_EPOCHS, rounds=total, **options)
 
 
 def test_phase_one_is_fedavg_on_labels_to_the_last_bit() -> None:
@@ -50,34 +52,34 @@ def test_phase_two_is_supervised_learning_on_all_labels() -> None:
     full = job(FedAvg(Supervised()), federation([replace(data, y=labels)]), linear(), train=TWO_EPOCHS)
     assert same(reply.up.w, visit(full, 0, FedSemDown(teacher, None)).up.w)
     assert reply.up.n == 20
-    assert reply.guesses.index.tolist() == list(range(6, 20))
-    assert torch.equal(reply.guesses.label, labels[6:])
+    assert reply.pseudo_labels.index.tolist() == list(range(6, 20))
+    assert torch.equal(reply.pseudo_labels.label, labels[6:])
 
 
 def test_a_client_that_knows_its_labels_does_not_get_the_teacher_again() -> None:
     moments = list(rounds(given(0.5, cohort=2)))
-    assert moments[2].state.told == ()
-    assert len(moments[3].state.told) == 2
-    assert set(moments[3].state.told) <= set(moments[5].state.told)
+    assert moments[2].state.labeled == ()
+    assert len(moments[3].state.labeled) == 2
+    assert set(moments[3].state.labeled) <= set(moments[5].state.labeled)
     task = given(0.5)
     state = moments[3].state
     _, downs = task.method.send(replace(task.server(4, {}), cohort=(0, 1, 2)), state)
-    assert {k for k, down in downs.items() if down.teacher is None} == set(state.told)
+    assert {k for k, down in downs.items() if down.teacher is None} == set(state.labeled)
 
 
-def test_a_client_whose_upload_is_lost_is_told_again() -> None:
+def test_a_client_whose_upload_is_lost_gets_the_teacher_again() -> None:
     moments = list(rounds(given(0.0, total=4, faults=Faults(lost=0.5), min_clients=0)))
     for moment in moments:
         knows = {k for k, memory in moment.memories.items() if memory is not None and memory.y is not None}
-        assert knows == set(moment.state.told)
+        assert knows == set(moment.state.labeled)
     assert any(moment.record.skipped for moment in moments)
 
 
 def test_labels_at_the_server_teach_the_clients() -> None:
     data = federation([hide(points(k, 20)) for k in range(2)], server=points(9, 12), test=points(8, 9))
-    moments = list(rounds(job(FedSem(first=0.5), data, linear(), train=TWO_EPOCHS, rounds=4)))
+    moments = list(rounds(job(FedSem(phase1_share=0.5), data, linear(), train=TWO_EPOCHS, rounds=4)))
     assert [moment.record.bytes_up for moment in moments[:2]] == [0, 0]  # clients without labels only listen
-    assert moments[-1].state.told == (0, 1)
+    assert moments[-1].state.labeled == (0, 1)
     assert moments[-1].record.metrics["pseudo_kept"]["mean"] == 1
 
 
@@ -94,7 +96,7 @@ def test_a_memory_from_phase_one_does_not_stand_for_labels() -> None:
     task = given(0.5)
     w = task.method.start(task.server(0, {})).common.w
     reply = visit(task, 0, FedSemDown(w, None), FedSemMemory(None, None))
-    assert reply.guesses is None
+    assert reply.pseudo_labels is None
     assert reply.up.n == 6
 
 
@@ -104,3 +106,16 @@ def test_phase_two_begins_after_its_share(total: int, first: float, second: int)
     state = task.method.start(task.server(0, {}))
     begins = [k for k in range(total) if task.method.send(task.server(k, {}), state)[0].teacher is not None]
     assert begins[0] == second
+
+
+@pytest.mark.parametrize("name, former, setting", [("fedsem", 0.25, "phase1_share"), ("moon", "random", "first_visit")])
+def test_the_former_name_of_a_setting_works_with_a_notice(
+    capsys: pytest.CaptureFixture[str], name: str, former: object, setting: str
+) -> None:
+    notice_renamed.cache_clear()
+    for _ in range(2):
+        assert getattr(registry.build_method(name, {"first": former}, {}), setting) == former
+    assert capsys.readouterr().err == f"tacit: method.first is now method.{setting}\n"  # once per process
+    assert {"method.first", f"method.{setting}"} <= registry.own_settings(name)
+    both = registry.build_method(name, {setting: former, "first": "ignored"}, {})
+    assert getattr(both, setting) == former

@@ -14,23 +14,22 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import tacit
-from tacit import catalog, cli, params
+from tacit import params
+from tacit.cli import app
 from tacit.engines.faults import Faults
-from tacit.engines.loop import Job
+from tacit.engines.job import Job
 from tacit.engines.wire import finite
 from tacit.federation import Samples
-from tacit.learn import batches
+from tacit.learn import batches, forward_of
 from tacit.method import Training
 from tacit.methods.fedavg import FedAvg
 from tacit.methods.fedsiam import (
-    FedSiamD,
+    FedSiam,
     FedSiamDown,
     FedSiamMemory,
-    FedSiamMT,
-    FedSiamPi,
     FedSiamState,
     FedSiamUp,
-    Pair,
+    TwoNets,
     boundary,
     divergences,
     linear,
@@ -41,10 +40,12 @@ from tacit.nets import Net, build
 from tacit.objectives import Pi
 from tacit.objectives.parts import agreement
 from tacit.params import Params
+from tacit.runs import registry
 from tests.data.real import folder_with
 from tests.engines import farm
 from tests.methods import by_hand
 from tests.objectives.bench import EYE, FLIPPED, NOISY, ONE_STEP, TILTED, Scaled, client, gradient, leaves, whole
+from tests.refusals import refused
 from tests.toys import (
     Elsewhere,
     Moment,
@@ -62,17 +63,33 @@ from tests.toys import (
 )
 from tests.toys import linear as logistic
 
+
+def pi(**settings: Any) -> FedSiam:
+    """FedSiam-Π."""
+    return FedSiam(alpha=0.0, tau=0.0, **settings)
+
+
+def mt(**settings: Any) -> FedSiam:
+    """FedSiam-MT."""
+    return FedSiam(tau=1.0, **settings)
+
+
+def dynamic(**settings: Any) -> FedSiam:
+    """FedSiam-D."""
+    return FedSiam(**settings)
+
+
 LIVELY = Training(epochs=2, batch=5, lr=0.1)
 NORMED = build("cnn", (1, 16, 16), 3, "batch", width=0.5)  # BatchNorm and dropout
 
 
-def on_points(method: FedSiamPi | FedAvg, shown: int = 4, **options: Any) -> Job:
+def on_points(method: FedSiam | FedAvg, shown: int = 4, **options: Any) -> Job:
     """Three clients of different size with noisy views; the first `shown` samples of each are labeled."""
     data = federation([hide(points(k, 11 + 4 * k), shown) for k in range(3)], test=points(9, 9), views=NOISY)
     return job(method, data, logistic(), **(dict[str, Any](train=LIVELY, rounds=4) | options))
 
 
-def on_images(method: FedSiamPi | FedAvg, at_server: bool = False, **options: Any) -> Job:
+def on_images(method: FedSiam | FedAvg, at_server: bool = False, **options: Any) -> Job:
     """Three clients with images and a net that has statistics, and dropout to make two views."""
     clients = [hide(images(k, 9 + 3 * k), 0 if at_server else 3) for k in range(3)]
     data = federation(clients, images(50, 7) if at_server else None, images(60, 9))
@@ -98,22 +115,22 @@ def test_fsm_by_hand() -> None:
     # ‖(1, -2, 2)‖ / ‖(3, 0, 4)‖ = 3/5; statistics do not count; ‖(0, 0, 0, 8)‖ / ‖(1, 1, 1, 1)‖ = 4.
     online = layered(3.0, 0.0, 4.0, 2.0, 1.0, 1.0, 1.0, 1.0, 1.0, 5.0, 5.0)
     target = layered(4.0, -2.0, 6.0, 2.0, 1.0, 1.0, 1.0, 1.0, 9.0, 9.0, 1.0)
-    assert divergences(LAYERS, Pair(online, target)) == pytest.approx({"0": 0.6, "1": 0.0, "2": 4.0})
-    assert divergences(LAYERS, Pair(target, online))["0"] == pytest.approx(3 / 56**0.5)  # over the online net's norm
+    assert divergences(LAYERS, TwoNets(online, target)) == pytest.approx({"0": 0.6, "1": 0.0, "2": 4.0})
+    assert divergences(LAYERS, TwoNets(target, online))["0"] == pytest.approx(3 / 56**0.5)  # over the online net's norm
 
 
 def test_fsm_of_a_layer_of_zeros() -> None:
     zeros, one = layered(*[0.0] * 11), layered(*[0.0] * 3, 1.0, 1.0, *[0.0] * 6)
-    assert divergences(LAYERS, Pair(zeros, zeros)) == {"0": 0, "1": 0, "2": 0}
-    assert divergences(LAYERS, Pair(zeros, one)) == {"0": 0, "1": pytest.approx(2**0.5 * 1e30), "2": 0}
-    assert divergences(LAYERS, Pair(one, zeros)) == {"0": 0, "1": 1, "2": 0}
+    assert divergences(LAYERS, TwoNets(zeros, zeros)) == {"0": 0, "1": 0, "2": 0}
+    assert divergences(LAYERS, TwoNets(zeros, one)) == {"0": 0, "1": pytest.approx(2**0.5 * 1e30), "2": 0}
+    assert divergences(LAYERS, TwoNets(one, zeros)) == {"0": 0, "1": 1, "2": 0}
 
 
 def test_fsm_of_a_layer_that_is_not_trained_counts_all_it_has() -> None:
     fixed = Net(lambda: nn.Sequential(nn.BatchNorm1d(1, affine=False), nn.Linear(1, 2)))
     online = {name: torch.ones_like(value) for name, value in fixed.init(torch.Generator()).items()}
     moved = online | {"0.running_mean": torch.tensor([1 + 2**0.5])}
-    assert divergences(fixed, Pair(online, moved)) == pytest.approx({"0": 1.0, "1": 0.0})
+    assert divergences(fixed, TwoNets(online, moved)) == pytest.approx({"0": 1.0, "1": 0.0})
 
 
 def test_the_boundary_by_hand() -> None:
@@ -180,7 +197,7 @@ def middle(curve: Callable[..., float], total: int, mu: float, phi_g: int, phi_e
 
 @RATES
 @CORNERS
-def test_curves_promise_their_rate_in_the_integral_and_a_little_less_in_rounds(
+def test_curves_have_their_rate_as_integral_and_a_little_less_as_mean_over_rounds(
     mu: float, total: int, phi_g: int, phi_end: int
 ) -> None:
     n, width = total - phi_g, phi_end - phi_g
@@ -191,19 +208,19 @@ def test_curves_promise_their_rate_in_the_integral_and_a_little_less_in_rounds(
     assert middle(rectangle, total, mu, phi_g, phi_end) == pytest.approx((1 - mu) * (width - 1) / width)
 
 
-def test_a_curve_above_one_is_cut_and_promises_less() -> None:
+def test_a_curve_above_one_is_cut_and_its_mean_is_lower() -> None:
     assert linear(4, 50, 0.5, 3, 40) > 1
     assert linear(5, 50, 0.5, 3, 40) > 1
     assert linear(6, 50, 0.5, 3, 40) < 1
-    method = FedSiamD(mu=0.5)
-    cut = [method.tau(r, 50) for r in range(1, 51)]
+    method = dynamic(mu=0.5)
+    cut = [method.tau_at(r, 50) for r in range(1, 51)]
     assert cut[3:5] == [1, 1]
     assert sum(cut) / 50 < middle(linear, 50, 0.5, 3, 40) < 0.5
-    steep = FedSiamD(mu=0.1, curve="rectangle")
-    assert {steep.tau(r, 50) for r in range(1, 51)} == {0.0, 1.0}
+    steep = dynamic(mu=0.1, curve="rectangle")
+    assert {steep.tau_at(r, 50) for r in range(1, 51)} == {0.0, 1.0}
 
 
-def test_a_rectangle_that_ends_after_the_run_does_not_keep_its_promise() -> None:
+def test_a_rectangle_that_ends_after_the_run_has_a_lower_mean() -> None:
     assert middle(rectangle, 20, 0.5, 10, 40) == pytest.approx(10 * (0.5 * 20 / 30) / 20)
 
 
@@ -220,19 +237,19 @@ def test_the_releases_curve_grows() -> None:
 
 @pytest.mark.parametrize("curve, phi_g", [("linear", 3), ("rectangle", 10), ("rising", 3)])
 def test_phi_g_is_the_papers_for_the_curve(curve: Any, phi_g: int) -> None:
-    tau = [FedSiamD(curve=curve, mu=0.5).tau(r, 50) for r in range(1, 51)]
+    tau = [dynamic(curve=curve, mu=0.5).tau_at(r, 50) for r in range(1, 51)]
     assert next(r for r in range(1, 51) if tau[r - 1]) == phi_g + 1
-    assert FedSiamD(curve=curve, phi_g=7).tau(7, 50) == 0 < FedSiamD(curve=curve, phi_g=7).tau(8, 50)
+    assert dynamic(curve=curve, phi_g=7).tau_at(7, 50) == 0 < dynamic(curve=curve, phi_g=7).tau_at(8, 50)
 
 
 def test_tau_of_the_other_two() -> None:
-    assert {FedSiamPi().tau(r, 50) for r in range(1, 51)} == {0}
-    assert {FedSiamMT().tau(r, 50) for r in range(1, 51)} == {1}
+    assert {pi().tau_at(r, 50) for r in range(1, 51)} == {0}
+    assert {mt().tau_at(r, 50) for r in range(1, 51)} == {1}
 
 
 # How the three reduce to each other and to what is known already.
 
-SIAM_PI = FedSiamPi(ramp=0)
+SIAM_PI = pi(ramp=0)
 
 
 def models(task: Job) -> list[Params]:
@@ -268,49 +285,49 @@ def test_pi_whose_server_asks_for_agreement_is_fedavg_with_the_pi_model_there_to
 
 @EVERYWHERE
 def test_with_alpha_zero_mt_is_pi(crowd: Any) -> None:
-    assert alike(crowd(FedSiamMT(alpha=0.0)), crowd(FedSiamPi())) == [True] * 4
-    assert not any(alike(crowd(FedSiamMT(alpha=0.9)), crowd(FedSiamPi()))[1:])
+    assert alike(crowd(mt(alpha=0.0)), crowd(pi())) == [True] * 4
+    assert not any(alike(crowd(mt(alpha=0.9)), crowd(pi()))[1:])
 
 
 @EVERYWHERE
 def test_pis_target_is_the_online_net_and_one_net_travels(crowd: Any) -> None:
-    task = crowd(FedSiamPi())
+    task = crowd(pi())
     for moment in rounds(task):
-        assert same(moment.state.common.online, moment.state.common.target)
+        assert same(moment.state.nets.online, moment.state.nets.target)
         assert moment.record.server["online_sent"] == 0
         assert moment.record.server["online_saved"] == 1
 
 
 @EVERYWHERE
 def test_d_is_pi_until_phi_g(crowd: Any) -> None:
-    assert alike(crowd(FedSiamD(phi_g=2)), crowd(FedSiamPi())) == [True, True, False, False]
-    assert alike(crowd(FedSiamD(phi_g=4)), crowd(FedSiamPi())) == [True] * 4
+    assert alike(crowd(dynamic(phi_g=2)), crowd(pi())) == [True, True, False, False]
+    assert alike(crowd(dynamic(phi_g=4)), crowd(pi())) == [True] * 4
 
 
 @EVERYWHERE
-def test_d_that_sends_everything_goes_on_as_mt(crowd: Any) -> None:
+def test_d_that_sends_everything_continues_as_mt(crowd: Any) -> None:
     """With μ = 0 and a rectangle from the second round to the end τ is 1: a round of Π, then MT."""
-    everything = FedSiamD(curve="rectangle", mu=0.0, phi_g=1, phi_end=5)
-    assert [everything.tau(r, 4) for r in (1, 2, 3, 4)] == [0, 1, 1, 1]
-    dynamic, plain = crowd(everything), crowd(FedSiamMT())
-    last = by_hand.turn(dynamic)
-    for round, moment in enumerate(rounds(dynamic)):
+    everything = dynamic(curve="rectangle", mu=0.0, phi_g=1, phi_end=5)
+    assert [everything.tau_at(r, 4) for r in (1, 2, 3, 4)] == [0, 1, 1, 1]
+    task, plain = crowd(everything), crowd(mt())
+    last = by_hand.turn(task)
+    for round, moment in enumerate(rounds(task)):
         if round:
             last = by_hand.turn(plain, round, last.state, last.memories)
-        assert same(last.state.common.online, moment.state.common.online)
-        assert same(last.state.common.target, moment.state.common.target)
+        assert same(last.state.nets.online, moment.state.nets.online)
+        assert same(last.state.nets.target, moment.state.nets.target)
 
 
 # What travels.
 
 
-def apart_pair(net: Net, seed: int = 0) -> Pair:
+def apart_pair(net: Net, seed: int = 0) -> TwoNets:
     """Two different nets."""
     online, target = (net.init(torch.Generator().manual_seed(seed + k)) for k in (1, 2))
-    return Pair(online, target)
+    return TwoNets(online, target)
 
 
-def reply_to(task: Job, edge: float, pair: Pair | None = None, memory: Any = None, round: int = 3) -> Any:
+def reply_to(task: Job, edge: float, pair: TwoNets | None = None, memory: Any = None, round: int = 3) -> Any:
     """The reply of client 0, well after φ_g, to this boundary."""
     pair = pair or apart_pair(task.net)
     return visit(task, 0, FedSiamDown(pair.target, pair.online, edge), memory, round)
@@ -321,9 +338,9 @@ def layers(sent: Params) -> set[str]:
 
 
 def test_from_the_boundary_on_layers_travel() -> None:
-    task = on_images(FedSiamD(phi_g=1))
+    task = on_images(dynamic(phi_g=1))
     whole_up = reply_to(task, -inf).up
-    far = divergences(task.net, Pair(whole_up.online, whole_up.target))
+    far = divergences(task.net, TwoNets(whole_up.online, whole_up.target))
     assert far.keys() == {"conv1", "norm1", "conv2", "norm2", "fc1", "fc2"}
     assert len(set(far.values())) == 6
     assert whole_up.divergence.tolist() == pytest.approx([*far.values()])
@@ -337,25 +354,25 @@ def test_from_the_boundary_on_layers_travel() -> None:
 
 
 def test_a_layer_travels_with_its_statistics() -> None:
-    task = on_images(FedSiamD(phi_g=1))
+    task = on_images(dynamic(phi_g=1))
     whole_up = reply_to(task, -inf).up
-    far = divergences(task.net, Pair(whole_up.online, whole_up.target))
+    far = divergences(task.net, TwoNets(whole_up.online, whole_up.target))
     sent = reply_to(task, far["norm1"]).up.online.keys()
     assert {f"norm1.{part}" for part in ("weight", "bias", "running_mean", "running_var")} <= sent
 
 
-def test_bytes_drop_as_layers_are_kept_back() -> None:
-    task = on_images(FedSiamD(phi_g=1))
+def test_fewer_layers_are_fewer_bytes() -> None:
+    task = on_images(dynamic(phi_g=1))
     far = reply_to(task, -inf).up.divergence.sort().values.tolist()
     sizes = [len(task.codec.encode(reply_to(task, edge * 1.0001).up)) for edge in (-1.0, *far)]
     assert all(more > fewer for more, fewer in pairwise(sizes))
 
 
-def test_whole_runs_rank_as_the_paper_says() -> None:
+def test_methods_rank_by_traffic_as_in_the_paper() -> None:
     """Communication: Π < D < MT, up and down."""
     total = [
         [(record.bytes_up, record.bytes_down) for record in play_all(on_images(method, rounds=6)).records]
-        for method in (FedSiamPi(), FedSiamD(phi_g=1, mu=0.7), FedSiamMT())
+        for method in (pi(), dynamic(phi_g=1, mu=0.7), mt())
     ]
     up, down = ([sum(pair[way] for pair in run) for run in total] for way in (0, 1))
     assert up == sorted(set(up))
@@ -363,12 +380,12 @@ def test_whole_runs_rank_as_the_paper_says() -> None:
     assert total[0][0] == total[1][0]  # the first round is Π's
 
 
-def test_kept_back_layers_are_borrowed_from_the_same_clients_target() -> None:
-    task = on_images(FedSiamD(phi_g=1))
+def test_layers_that_do_not_travel_are_taken_from_the_same_clients_target() -> None:
+    task = on_images(dynamic(phi_g=1))
     up = reply_to(task, 0.2).up
     assert set() < layers(up.online) < {"conv1", "norm1", "conv2", "norm2", "fc1", "fc2"}
     server = task.server(3, {})
-    merged = task.method.merge(server, task.method.start(server), {0: up}).common
+    merged = task.method.merge(server, task.method.start(server), {0: up}).nets
     assert same(merged.target, up.target)
     for name in task.net.names:
         assert torch.equal(merged.online[name], up.online.get(name, up.target[name]))
@@ -377,21 +394,21 @@ def test_kept_back_layers_are_borrowed_from_the_same_clients_target() -> None:
 @pytest.mark.parametrize("weights, shares", [("samples", (0.25, 0.75)), ("uniform", (0.5, 0.5))])
 def test_the_average_by_hand(weights: Any, shares: tuple[float, float]) -> None:
     """Eq. 2 for both nets; the first client keeps its online bias back."""
-    task = job(FedSiamD(weights=weights), federation([points(0, 4)], views=NOISY), logistic(2, 2))
+    task = job(dynamic(weights=weights), federation([points(0, 4)], views=NOISY), logistic(2, 2))
     first = FedSiamUp(TILTED, {}, torch.tensor([0.1]), 1)
     second = FedSiamUp(FLIPPED, EYE, torch.tensor([0.2]), 3)
     log: dict[str, float] = {}
     server = task.server(0, log)
     merged = task.method.merge(server, task.method.start(server), {0: first, 1: second})
     a, b = shares
-    assert apart(merged.common.online, params.add(params.scale(TILTED, a), params.scale(EYE, b))) < 1e-6
-    assert apart(merged.common.target, params.add(params.scale(TILTED, a), params.scale(FLIPPED, b))) < 1e-6
+    assert apart(merged.nets.online, params.add(params.scale(TILTED, a), params.scale(EYE, b))) < 1e-6
+    assert apart(merged.nets.target, params.add(params.scale(TILTED, a), params.scale(FLIPPED, b))) < 1e-6
     assert log == {"online_sent": 0.5, "online_saved": 0.5}
     assert torch.cat(merged.window).tolist() == pytest.approx([0.1, 0.2])
 
 
 def test_the_saved_share_is_that_of_all_rounds() -> None:
-    task = job(FedSiamD(), federation([points(0, 4)]), logistic(2, 2))
+    task = job(dynamic(), federation([points(0, 4)]), logistic(2, 2))
     log: dict[str, float] = {}
     state = task.method.start(task.server(0, {}))
     for online in (EYE, EYE, {}, {"fc.bias": EYE["fc.bias"]}):
@@ -402,15 +419,15 @@ def test_the_saved_share_is_that_of_all_rounds() -> None:
 
 
 def test_only_layers_that_differ_travel_down() -> None:
-    task = on_images(FedSiamMT())
+    task = on_images(mt())
     pair = apart_pair(task.net)
     online = pair.target | {"conv2.bias": pair.online["conv2.bias"], "norm1.running_var": torch.full((5,), 2.0)}
-    _, downs = task.method.send(task.server(0, {}), FedSiamState(Pair(online, pair.target)))
+    _, downs = task.method.send(task.server(0, {}), FedSiamState(TwoNets(online, pair.target)))
     for down in downs.values():
         assert layers(down.online) == {"conv2", "norm1"}
         assert {"conv2.weight", "conv2.bias", "norm1.weight", "norm1.running_mean"} < down.online.keys()
         assert same(down.target | down.online, online)
-    _, equal = task.method.send(task.server(0, {}), FedSiamState(Pair(online, online)))
+    _, equal = task.method.send(task.server(0, {}), FedSiamState(TwoNets(online, online)))
     assert all(down.online == {} for down in equal.values())
 
 
@@ -418,13 +435,13 @@ def test_only_layers_that_differ_travel_down() -> None:
 
 
 def test_the_window_holds_phi_g_rounds() -> None:
-    method = FedSiamD(phi_g=2, mu=0.3)
+    method = dynamic(phi_g=2, mu=0.3)
     task = on_points(method, rounds=5)
     state, memories, sent = task.method.start(task.server(0, {})), dict[int, Any](), list[Tensor]()
     for round in range(5):
         server = task.server(round, {})
         state, downs = task.method.send(server, state)
-        assert {down.boundary for down in downs.values()} == {boundary(sent[-2:], method.tau(round + 1, 5))}
+        assert {down.boundary for down in downs.values()} == {boundary(sent[-2:], method.tau_at(round + 1, 5))}
         replies = {k: visit(task, k, down, memories.get(k), round) for k, down in downs.items()}
         sent.append(torch.cat([reply.up.divergence for reply in replies.values()]))
         memories = {k: reply.memory for k, reply in replies.items()}
@@ -435,8 +452,8 @@ def test_the_window_holds_phi_g_rounds() -> None:
     assert sent[2].all()
 
 
-@pytest.mark.parametrize("method", [FedSiamPi(), FedSiamMT()])
-def test_the_others_remember_no_divergences(method: FedSiamPi) -> None:
+@pytest.mark.parametrize("method", [pi(), mt()])
+def test_the_others_remember_no_divergences(method: FedSiam) -> None:
     assert play_all(on_points(method)).state.window == ()
 
 
@@ -445,9 +462,9 @@ def test_after_pi_everything_travels_while_zeros_fill_the_quantile() -> None:
 
     τ is 0.47, 0.41, 0.36 in rounds 4, 5, 6; Π has left a share 1, 2/3, 1/3 of zeros, more than 1 - τ but in the last.
     """
-    method = FedSiamD(phi_g=3, mu=0.8)
+    method = dynamic(phi_g=3, mu=0.8)
     task = on_images(method, rounds=12)
-    assert [method.tau(r, 12) for r in (4, 5, 6)] == pytest.approx([0.474, 0.415, 0.356], abs=1e-3)
+    assert [method.tau_at(r, 12) for r in (4, 5, 6)] == pytest.approx([0.474, 0.415, 0.356], abs=1e-3)
     moments = list(rounds(task))
     sent = [moment.record.server["online_sent"] for moment in moments]
     assert sent[:5] == [0, 0, 0, 1, 1]
@@ -459,9 +476,9 @@ def test_after_pi_everything_travels_while_zeros_fill_the_quantile() -> None:
 
 def test_a_divergence_without_bounds_does_not_cost_the_upload() -> None:
     """A layer of zeros whose target is not: very far, and yet the engine must let the upload through."""
-    task = on_points(FedSiamD(phi_g=1), train=replace(LIVELY, lr=1e-30, momentum=0.0))
+    task = on_points(dynamic(phi_g=1), train=replace(LIVELY, lr=1e-30, momentum=0.0))
     zeros, other = params.zeros_like(logistic().init(torch.Generator())), logistic().init(torch.Generator())
-    up = reply_to(task, -inf, Pair(zeros, other)).up
+    up = reply_to(task, -inf, TwoNets(zeros, other)).up
     assert up.divergence[0] > 1e20
     assert finite(up)
 
@@ -471,14 +488,14 @@ def test_a_divergence_without_bounds_does_not_cost_the_upload() -> None:
 FLAT = samples([[2.0, 0.0], [0.0, 1.0], [-1.0, 3.0], [1.0, 1.0], [0.5, -1.0], [0.0, 2.0]], [0, 1, -1, -1, -1, -1])
 
 
-def walk(method: FedSiamMT, steps: int, memory: FedSiamMemory | None = None, round: int = 3, **train: Any) -> list[Any]:
+def walk(method: FedSiam, steps: int, memory: FedSiamMemory | None = None, round: int = 3, **train: Any) -> list[Any]:
     """Replies to visits of 1, 2, … steps of two samples from the pair (EYE, TILTED)."""
-    told = FedSiamDown(TILTED, EYE, -inf)
+    down = FedSiamDown(TILTED, EYE, -inf)
     tasks = [
         job(method, federation([FLAT], views=NOISY), logistic(2, 2), train=Training(steps=k, batch=2, lr=0.2, **train))
         for k in range(1, steps + 1)
     ]
-    return [visit(task, 0, told, memory, round) for task in tasks]
+    return [visit(task, 0, down, memory, round) for task in tasks]
 
 
 def followed(replies: Sequence[Any], alphas: Sequence[float]) -> Params:
@@ -492,18 +509,18 @@ def followed(replies: Sequence[Any], alphas: Sequence[float]) -> Params:
 @pytest.mark.parametrize(
     "method, memory, alphas",
     [
-        (FedSiamMT(), None, (1 / 2, 2 / 3, 3 / 4)),
-        (FedSiamMT(), FedSiamMemory(steps=7), (8 / 9, 9 / 10, 10 / 11)),  # t goes on
-        (FedSiamMT(alpha=0.6), None, (1 / 2, 0.6, 0.6)),
-        (FedSiamMT(), FedSiamMemory(steps=10**6), (0.999,) * 3),
-        (FedSiamMT(alpha=0.0), FedSiamMemory(steps=7), (0.0,) * 3),
-        (FedSiamD(phi_g=3), None, (1 / 2, 2 / 3, 3 / 4)),
-        (FedSiamD(phi_g=4), FedSiamMemory(steps=7), (0.0,) * 3),  # round 4 is one of Π's
-        (FedSiamMT(clock="epochs"), None, (3 / 4, 4 / 5, 5 / 6)),  # E + epoch + 1, epochs from 0
-        (FedSiamMT(clock="epochs"), FedSiamMemory(steps=8), (11 / 12, 12 / 13, 13 / 14)),  # after eight
+        (mt(), None, (1 / 2, 2 / 3, 3 / 4)),
+        (mt(), FedSiamMemory(steps=7), (8 / 9, 9 / 10, 10 / 11)),  # t continues
+        (mt(alpha=0.6), None, (1 / 2, 0.6, 0.6)),
+        (mt(), FedSiamMemory(steps=10**6), (0.999,) * 3),
+        (mt(alpha=0.0), FedSiamMemory(steps=7), (0.0,) * 3),
+        (dynamic(phi_g=3), None, (1 / 2, 2 / 3, 3 / 4)),
+        (dynamic(phi_g=4), FedSiamMemory(steps=7), (0.0,) * 3),  # round 4 is one of Π's
+        (mt(clock="epochs"), None, (3 / 4, 4 / 5, 5 / 6)),  # E + epoch + 1, epochs from 0
+        (mt(clock="epochs"), FedSiamMemory(steps=8), (11 / 12, 12 / 13, 13 / 14)),  # after eight
     ],
 )
-def test_the_target_follows_by_hand(method: FedSiamMT, memory: Any, alphas: tuple[float, ...]) -> None:
+def test_the_target_follows_by_hand(method: FedSiam, memory: Any, alphas: tuple[float, ...]) -> None:
     epochs = {"epochs": 2, "unlabeled_batch": 4} if method.clock == "epochs" else {}  # one step is an epoch here
     replies = walk(method, 3, memory, **epochs)
     assert apart(replies[2].up.target, followed(replies, alphas)) < 1e-6
@@ -513,14 +530,14 @@ def test_the_target_follows_by_hand(method: FedSiamMT, memory: Any, alphas: tupl
 
 def test_an_epoch_is_as_long_as_the_data() -> None:
     """Two samples a step: four unlabeled ones make epochs of two steps; α = 1 - 1/(t + 1), t = 3, 3, 4."""
-    replies = walk(FedSiamMT(clock="epochs"), 3, epochs=2)
+    replies = walk(mt(clock="epochs"), 3, epochs=2)
     assert apart(replies[2].up.target, followed(replies, (3 / 4, 3 / 4, 4 / 5))) < 1e-6
-    mixed = walk(FedSiamMT(clock="epochs", mixed=1), 4, epochs=2)  # six samples in all: three steps
+    mixed = walk(mt(clock="epochs", mixed=1), 4, epochs=2)  # six samples in all: three steps
     assert apart(mixed[3].up.target, followed(mixed, (3 / 4, 3 / 4, 3 / 4, 4 / 5))) < 1e-6
 
 
 def test_a_client_remembers_how_long_it_trained() -> None:
-    task = on_points(FedSiamMT(), cohort=2)
+    task = on_points(mt(), cohort=2)
     seen = dict.fromkeys(range(3), 0)
     for moment in rounds(task):
         for k in moment.record.traffic:
@@ -536,14 +553,14 @@ def test_a_client_remembers_how_long_it_trained() -> None:
 @pytest.mark.parametrize("round, beta", [(0, exp(-5 * 0.81)), (4, exp(-5 * 0.25)), (9, 1.0), (30, 1.0)])
 def test_the_weight_grows_with_the_rounds(round: int, beta: float) -> None:
     for memory in (None, FedSiamMemory(steps=50)):
-        reply = reply_to(on_points(FedSiamPi(), rounds=40), -inf, memory=memory, round=round)
+        reply = reply_to(on_points(pi(), rounds=40), -inf, memory=memory, round=round)
         assert reply.metrics["weight_unlabeled"] == pytest.approx(beta)
 
 
 @pytest.mark.parametrize("visits, first", [(0, 3), (1, 5), (2, 7), (6, 15)])
 def test_the_weight_grows_with_a_clients_epochs(visits: int, first: int) -> None:
     """Two epochs of two steps in each visit: t = 2·(visits + 1) + 1 and one more."""
-    task = on_points(FedSiamPi(ramp_by="epochs"), rounds=40)
+    task = on_points(pi(ramp_by="epochs"), rounds=40)
     reply = reply_to(task, -inf, memory=FedSiamMemory(steps=4 * visits), round=0)
     assert reply.metrics["steps"] == 4
     both = [exp(-5 * (1 - min(t, 10) / 10) ** 2) for t in (first, first + 1)]
@@ -592,7 +609,7 @@ def expected_gradient(data: Samples, distance: str, beta: float, over: str) -> P
 @pytest.mark.parametrize("mixed", [0, 1])
 def test_a_step_by_hand(data: Samples, over: Any, distance: Any, mixed: int) -> None:
     """Labeled and unlabeled samples both count in J; without labels J alone is left."""
-    method = FedSiamMT(distance=distance, over=over, mixed=mixed)
+    method = mt(distance=distance, over=over, mixed=mixed)
     task = job(method, federation([data], views=Scaled()), logistic(2, 2), train=ONE_STEP)
     reply = visit(task, 0, FedSiamDown(TILTED, EYE, -inf), None, round=4)
     expected = expected_gradient(data, distance, exp(-5 * 0.25), over)
@@ -606,17 +623,21 @@ def test_a_step_by_hand(data: Samples, over: Any, distance: Any, mixed: int) -> 
 def test_no_gradient_reaches_the_target() -> None:
     holder = client(MIXTURE, logistic(2, 2), views=Scaled())
     online, target = leaves(EYE), leaves(TILTED)
-    cost = agreement(holder, "weak", "squared", lambda: 1.0, lambda _: target)(online, whole(holder))
+    cost = agreement(holder, "weak", "squared", lambda: 1.0, lambda _: target)(
+        online, whole(holder), forward_of(holder.net, online)
+    )
     assert all(value is None for value in gradient(cost.total, target).values())
-    cost = agreement(holder, "weak", "squared", lambda: 1.0, lambda _: target)(online, whole(holder))
+    cost = agreement(holder, "weak", "squared", lambda: 1.0, lambda _: target)(
+        online, whole(holder), forward_of(holder.net, online)
+    )
     assert all(bool(value.any()) for value in gradient(cost.total, online).values())
 
 
 @pytest.mark.parametrize("view, factor", [("plain", "plain"), ("weak", "weak"), ("strong", "strong")])
-def test_both_nets_look_through_the_view_that_is_set(view: Any, factor: str) -> None:
+def test_both_nets_see_the_view_that_is_set(view: Any, factor: str) -> None:
     views = Scaled()
-    task = job(FedSiamMT(view=view), federation([MIXTURE], views=views), logistic(2, 2), train=ONE_STEP)
-    reply_to(task, -inf, Pair(EYE, TILTED))
+    task = job(mt(view=view), federation([MIXTURE], views=views), logistic(2, 2), train=ONE_STEP)
+    reply_to(task, -inf, TwoNets(EYE, TILTED))
     assert views.looks == [(factor, 5)] * 2
 
 
@@ -624,7 +645,7 @@ def test_mixed_batches_at_clients_only() -> None:
     """Three labeled samples three times and six others: five in a batch make an epoch of three steps."""
     data = federation([hide(points(0, 9), 3)], points(7, 9), points(9, 9), views=NOISY)
     for mixed, steps in ((0, 2), (3, 3)):
-        task = job(FedSiamMT(mixed=mixed), data, logistic(), train=replace(LIVELY, epochs=1), rounds=1)
+        task = job(mt(mixed=mixed), data, logistic(), train=replace(LIVELY, epochs=1), rounds=1)
         record = play_all(task).records[0]
         assert record.steps == steps
         assert record.server["steps"] == 2 + 2  # before round 0, and in it
@@ -633,60 +654,60 @@ def test_mixed_batches_at_clients_only() -> None:
 # Eq. 8: labels at the server.
 
 
-def at_server(method: FedSiamPi, **options: Any) -> Job:
+def at_server(method: FedSiam, **options: Any) -> Job:
     data = federation([hide(MIXTURE)], MIXTURE.take(torch.tensor([0, 1])), views=Scaled())
     return job(method, data, logistic(2, 2), train=ONE_STEP, **options)
 
 
 @pytest.mark.parametrize("agrees", [False, True])
 def test_the_server_learns_from_its_labels_and_its_target_follows(agrees: bool) -> None:
-    task = at_server(FedSiamMT(server_consistency=agrees))
+    task = at_server(mt(server_consistency=agrees))
     log: dict[str, float] = {}
-    state = task.method.merge(task.server(4, log), FedSiamState(Pair(EYE, TILTED)), {})
+    state = task.method.merge(task.server(4, log), FedSiamState(TwoNets(EYE, TILTED)), {})
     _, downs = task.method.send(task.server(5, {}), state)
     beta = exp(-5 * 0.25) if agrees else 0.0
     expected = expected_gradient(task.federation.server.labeled, "squared", beta, "labeled")
-    assert apart(params.sub(EYE, state.common.online), expected) < 1e-5
-    half = params.scale(params.add(TILTED, state.common.online), 0.5)  # α = 1 - 1/2 after the first step
-    assert apart(state.common.target, half) < 1e-6
-    assert state.own.steps == 1
+    assert apart(params.sub(EYE, state.nets.online), expected) < 1e-5
+    half = params.scale(params.add(TILTED, state.nets.online), 0.5)  # α = 1 - 1/2 after the first step
+    assert apart(state.nets.target, half) < 1e-6
+    assert state.server.steps == 1
     assert log["loss_supervised"] > 0
     assert ("loss_unlabeled" in log) == agrees
-    assert same(downs[0].target, state.common.target)
-    assert same(downs[0].target | downs[0].online, state.common.online)
+    assert same(downs[0].target, state.nets.target)
+    assert same(downs[0].target | downs[0].online, state.nets.online)
 
 
-def test_the_servers_steps_go_on_from_round_to_round() -> None:
-    moments = list(rounds(at_server(FedSiamMT(), rounds=3)))
-    assert [moment.state.own.steps for moment in moments] == [2, 3, 4]  # one before the first round
+def test_the_servers_steps_add_up_over_rounds() -> None:
+    moments = list(rounds(at_server(mt(), rounds=3)))
+    assert [moment.state.server.steps for moment in moments] == [2, 3, 4]  # one before the first round
     assert [moment.memories[0].steps for moment in moments] == [1, 2, 3]
 
 
 def test_without_server_labels_the_server_leaves_both_nets_alone() -> None:
-    task = on_images(FedSiamMT())
+    task = on_images(mt())
     begin = FedSiamState(apart_pair(task.net))
     assert task.method.send(task.server(0, {}), begin)[0] is begin
 
 
-# What only MT and D can be told.
+# Settings of MT and D only.
 
 
 def test_twins_begin_alike_or_apart() -> None:
-    task = on_images(FedSiamMT())
+    task = on_images(mt())
     server = task.server(0, {})
-    alike_pair, apart_start = (FedSiamMT(twins=twins).start(server).common for twins in ("same", "apart"))
+    alike_pair, apart_start = (mt(twins=twins).start(server).nets for twins in ("same", "apart"))
     assert same(alike_pair.online, alike_pair.target)
     assert same(alike_pair.online, server.initial())  # as every method's
     assert same(apart_start.online, server.initial())
     assert not same(apart_start.online, apart_start.target)
-    assert same(apart_start.target, FedSiamMT(twins="apart").start(server).common.target)
+    assert same(apart_start.target, mt(twins="apart").start(server).nets.target)
     assert apart_start.target.keys() == apart_start.online.keys()
 
 
 @pytest.mark.parametrize("statistics", ["averaged", "own"])
 def test_statistics_of_the_target(statistics: Any) -> None:
-    """Those of its own pass; or they follow the online net's like weights, half-way after one step."""
-    task = on_images(FedSiamMT(statistics=statistics), train=replace(ONE_STEP, batch=99, lr=0.1))
+    """Those of its forward pass; or they follow the online net's like weights, half-way after one step."""
+    task = on_images(mt(statistics=statistics), train=replace(ONE_STEP, batch=99, lr=0.1))
     pair, holder = apart_pair(task.net), task.client(0, 0)
     up = visit(task, 0, FedSiamDown(pair.target, pair.online, -inf)).up
     (batch,) = batches(holder)
@@ -702,7 +723,7 @@ def test_statistics_of_the_target(statistics: Any) -> None:
 
 @pytest.mark.parametrize("ships", ["online", "target"])
 def test_the_net_that_is_shipped(ships: Any) -> None:
-    task = on_points(FedSiamMT(ships=ships))
+    task = on_points(mt(ships=ships))
     pair = apart_pair(task.net)
     assert same(shipped(task, FedSiamState(pair)), getattr(pair, ships))
     reply = reply_to(task, -inf)
@@ -710,55 +731,35 @@ def test_the_net_that_is_shipped(ships: Any) -> None:
 
 
 def test_which_net_is_shipped_does_not_change_training() -> None:
-    one, other = (play_all(on_points(FedSiamMT(ships=ships))).state for ships in ("online", "target"))
-    assert same(one.common.online, other.common.online)
-    assert same(one.common.target, other.common.target)
+    one, other = (play_all(on_points(mt(ships=ships))).state for ships in ("online", "target"))
+    assert same(one.nets.online, other.nets.online)
+    assert same(one.nets.target, other.nets.target)
 
 
 # Clients that have nothing, and uploads that do not arrive.
 
 
-def test_a_client_without_data_only_listens() -> None:
+def test_a_client_without_data_uploads_nothing() -> None:
     data = federation([hide(points(0, 6), 3), Samples(torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64))])
-    played = play_all(job(FedSiamD(phi_g=1), data, logistic(), rounds=3))
+    played = play_all(job(dynamic(phi_g=1), data, logistic(), rounds=3))
     assert [record.traffic[1][1] for record in played.records] == [0, 0, 0]
     assert played.memories.get(1, FedSiamMemory()) == FedSiamMemory()
     assert played.state.rounds == 3
 
 
 def test_a_lost_upload_leaves_the_client_and_the_server_as_they_were() -> None:
-    everything = play_all(on_points(FedSiamD(phi_g=1), faults=Faults(lost=1.0), min_clients=0))
-    start = on_points(FedSiamD()).method.start(on_points(FedSiamD()).server(0, {}))
-    assert same(everything.state.common.online, start.common.online)
+    everything = play_all(on_points(dynamic(phi_g=1), faults=Faults(lost=1.0), min_clients=0))
+    start = on_points(dynamic()).method.start(on_points(dynamic()).server(0, {}))
+    assert same(everything.state.nets.online, start.nets.online)
     assert (everything.state.window, everything.state.rounds, everything.memories) == ((), 0, {})
     arrived = dict.fromkeys(range(3), 0)
-    moments: list[Moment] = list(rounds(on_points(FedSiamD(phi_g=1), faults=Faults(lost=0.5), min_clients=0, rounds=6)))
+    moments: list[Moment] = list(rounds(on_points(dynamic(phi_g=1), faults=Faults(lost=0.5), min_clients=0, rounds=6)))
     for moment in moments:
         for k in moment.record.traffic.keys() - moment.record.skipped.keys():
             arrived[k] += 1
         steps = {k: n * 2 * ceil((11 + 4 * k - 4) / 5) for k, n in arrived.items() if n}
         assert {k: memory.steps for k, memory in moment.memories.items()} == steps
     assert any(moment.record.skipped for moment in moments)
-
-
-@pytest.mark.parametrize("name", ["fedsiam-pi", "fedsiam-mt", "fedsiam-d"])
-def test_a_run_that_is_gone_on_with_has_the_bits_of_one_that_was_left_alone(tmp_path: Path, name: str) -> None:
-    options: dict[str, Any] = {
-        "data": str(farm.write_images(tmp_path / "images.npz")),
-        "method": name,
-        **({"method.phi_g": 1} if name == "fedsiam-d" else {}),
-        "labels": "client",
-        "per_class": 1,
-        "clients": 4,
-        "cohort": 2,
-        "rounds": 5,
-        "net": "linear",
-        "workers": 0,
-        "train.optimizer": "keep",
-    }
-    tacit.run(out=tmp_path / "alone", **options)
-    farm.stop_and_go_on(options, tmp_path / "run", 3)
-    assert farm.remains(tmp_path / "run") == farm.remains(tmp_path / "alone")
 
 
 # Settings.
@@ -793,19 +794,37 @@ RELEASED = {
 }
 
 
+FIXED: dict[str, dict[str, Any]] = {
+    "fedsiam-pi": {"alpha": 0.0, "tau": 0.0},
+    "fedsiam-mt": {"tau": 1.0},
+    "fedsiam-d": {"tau": None},
+}
+
+
 @pytest.mark.parametrize("name", WRITTEN)
 def test_presets_set_every_field_as_the_paper_or_the_release(name: str) -> None:
-    assert vars(catalog.build_method(name, {}, {})) == WRITTEN[name]
-    assert vars(catalog.build_method(name, {"preset": "as-written"}, {})) == WRITTEN[name]
-    assert vars(catalog.build_method(name, {"preset": "as-released"}, {})) == WRITTEN[name] | RELEASED[name]
-    chosen = catalog.build_method(name, {"preset": "as-released", "mixed": 2, "view": "weak"}, {})
-    assert vars(chosen) == WRITTEN[name] | RELEASED[name] | {"mixed": 2, "view": "weak"}
+    written = WRITTEN["fedsiam-d"] | FIXED[name]
+    assert vars(registry.build_method(name, {}, {})) == written
+    assert vars(registry.build_method(name, {"preset": "as-written"}, {})) == written
+    assert vars(registry.build_method(name, {"preset": "as-released"}, {})) == written | RELEASED[name]
+    chosen = registry.build_method(name, {"preset": "as-released", "mixed": 2, "view": "weak"}, {})
+    assert vars(chosen) == written | RELEASED[name] | {"mixed": 2, "view": "weak"}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_variant_has_its_own_settings_and_refuses_those_of_the_others(name: str) -> None:
+    shown = registry.settings_of(registry.methods()[name])
+    assert {item.name: item.default for item in shown} == WRITTEN[name]
+    assert registry.own_settings(name) == {f"method.{item}" for item in ("name", "preset", *WRITTEN[name])}
+    for item in {*WRITTEN["fedsiam-d"], "tau"} - WRITTEN[name].keys():
+        with refused("names.unknown-setting"):
+            registry.build_method(name, {item: 1}, {})
 
 
 @pytest.mark.parametrize("name", WRITTEN)
 @pytest.mark.parametrize("at_server", [False, True])
 def test_the_released_preset_runs(name: str, at_server: bool) -> None:
-    method: Any = catalog.build_method(name, {"preset": "as-released"}, {})
+    method: Any = registry.build_method(name, {"preset": "as-released"}, {})
     for record in play_all(on_images(method, at_server=at_server, rounds=5)).records:
         assert record.skipped == {}
         assert ("loss_unlabeled" in record.server) == at_server
@@ -824,7 +843,7 @@ def run_in(folder: Path, monkeypatch: pytest.MonkeyPatch, *words: object) -> int
     monkeypatch.chdir(folder)
     monkeypatch.setattr("sys.argv", ["tacit", "run", *map(str, words), *map(str, TINY), "--out", "run"])
     with pytest.raises(SystemExit) as ended:
-        cli.main()
+        app.main()
     assert isinstance(ended.value.code, int)
     return ended.value.code
 

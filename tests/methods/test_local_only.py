@@ -14,15 +14,15 @@ DATA = federation([points(0, 20), points(1, 10), points(2, 5)], test=points(8, 6
 TRAIN = Training(batch=6, lr=0.1, optimizer="keep")
 
 
-def test_every_client_goes_on_from_its_own_model() -> None:
+def test_every_client_continues_from_its_own_model() -> None:
     given = job(LocalOnly(SUPERVISED), DATA, linear(), train=TRAIN)
     played = play_all(given)
     begin = given.net.init(given.streams.at("init"))
     for k in range(3):
-        w, kept = begin, None
+        w, carried = begin, None
         for round in range(3):
-            trained = fit(given.client(round, k), w, SUPERVISED, kept=kept)
-            w, kept = trained.params, trained.kept
+            trained = fit(given.client(round, k), w, SUPERVISED, carried=carried)
+            w, carried = trained.params, trained.carried
         assert same(played.memories[k].w, w)
     assert not same(played.memories[0].w, played.memories[1].w)
 
@@ -53,7 +53,7 @@ def test_no_model_is_exchanged() -> None:
     )
     for record in small.records + large.records:
         assert record.bytes_up == 0
-        assert record.bytes_down == small.records[0].bytes_down < 2 * 100  # the word to go on, whatever the model
+        assert record.bytes_down == small.records[0].bytes_down < 2 * 100  # a signal to continue, whatever the model
     assert small.state == large.state
 
 
@@ -70,10 +70,9 @@ def test_its_accuracy_is_the_mean_of_the_clients_last_ones() -> None:
     assert len(set(expected.values())) > 1
 
 
-def test_there_is_no_common_model_and_labels_are_needed_at_clients() -> None:
+def test_there_is_no_common_model() -> None:
     given = job(LocalOnly(), DATA, linear())
     server = given.server(0, {})
     state = given.method.start(server)
     assert given.method.model(state) is None
     assert given.method.merge(server, state, {}) == state
-    assert given.method.needs.client_labels

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,21 +9,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-import tacit
-from tacit.averaging import WeightsDown, WeightsUp
+from tacit.aggregation import WeightsDown, WeightsUp
 from tacit.engines.faults import Faults
-from tacit.engines.loop import Job
+from tacit.engines.job import Job
 from tacit.engines.wire import finite
-from tacit.errors import TacitError
 from tacit.federation import Samples
-from tacit.learn import Batch, Cost, Kept, Visit, fit
-from tacit.method import Holder, Training
+from tacit.learn import Batch, BatchLoss, Forward, LocalLoss, LocalState, fit
+from tacit.method import Holder, Needs, Training
 from tacit.methods.fedavg import FedAvg
 from tacit.methods.moon import Moon, MoonMemory, _random
 from tacit.nets import Net, build
 from tacit.objectives import OBJECTIVES, FixMatch, Supervised
 from tacit.params import Params, clone
-from tests.engines import farm
+from tests.refusals import refused
 from tests.toys import (
     Noisy,
     apart,
@@ -195,47 +192,54 @@ def test_one_training_pass_per_step_and_both_others_see_its_inputs(objective: An
     given = alone(Moon(objective), hide(points(3, 20), 8), train=replace(TRAIN, epochs=1), views=Noisy())
     reply = visit(given, 0, WeightsDown(GLOBAL), MoonMemory(BEFORE, None))
     learnt = [x for training, grad, x in PASSES if training and grad]
-    beside = [x for training, grad, x in PASSES if not training]
+    first = next(place for place, (training, grad, _) in enumerate(PASSES) if training and grad)
+    comparing = [x for training, grad, x in PASSES[first:] if not training]  # a labeler may have looked before
     assert len(learnt) == reply.metrics["steps"] > 1
-    assert len(beside) == 2 * len(learnt)
+    assert len(comparing) == 2 * len(learnt)
     assert not any(grad for training, grad, _ in PASSES if not training)
     for step, x in enumerate(learnt):
-        assert torch.equal(beside[2 * step], x)
-        assert torch.equal(beside[2 * step + 1], x)
+        assert torch.equal(comparing[2 * step], x)
+        assert torch.equal(comparing[2 * step + 1], x)
 
 
 @dataclass(frozen=True)
-class Passing:
-    """Cross-entropy, from so many passes that learn."""
+class InParts:
+    """Cross-entropy over the batch, in this many forward passes that learn."""
 
     passes: int
 
     labels_only = True
+    needs = Needs()
 
-    def visit(self, holder: Holder, received: Params, kept: Mapping[str, Tensor]) -> Visit:
-        def cost(w: Params, batch: Batch) -> Cost:
+    def local_loss(self, holder: Holder, received: Params, carried: Mapping[str, Tensor]) -> LocalLoss:
+        def cost(w: Params, batch: Batch, forward: Forward) -> BatchLoss:
+            parts = torch.arange(len(batch.x)).tensor_split(self.passes) if self.passes else ()
             losses = [
-                functional.cross_entropy(holder.net.apply(w, batch.x, train=True), batch.y) for _ in range(self.passes)
+                functional.cross_entropy(forward(batch.x[rows]).logits, batch.y[rows], reduction="sum")
+                for rows in parts
             ]
-            return Cost(sum(losses, torch.zeros(())))
+            return BatchLoss(sum(losses, torch.zeros(())) / len(batch.x))
 
-        return Visit(cost)
+        return LocalLoss(cost)
 
 
-@pytest.mark.parametrize("passes", [0, 2])
-def test_an_objective_with_none_or_two_passes_per_batch_is_refused(passes: int) -> None:
-    memory = MoonMemory(BEFORE, None)
-    assert visit(alone(Moon(Passing(1)), points(3, 7), train=TRAIN), 0, WeightsDown(GLOBAL), memory).up
-    with pytest.raises(TacitError) as caught:
-        visit(alone(Moon(Passing(passes)), points(3, 7)), 0, WeightsDown(GLOBAL), memory)
-    assert str(caught.value) == (
-        f"moon needs an objective with one pass per batch that learns, and this one has {passes}: "
-        "use another of `tacit ls objectives`"
-    )
+@pytest.mark.parametrize("term", ["contrast", "l2"])
+@pytest.mark.parametrize("passes", [1, 2, 3])
+def test_the_term_is_the_mean_over_the_samples_of_all_passes_that_learn(passes: int, term: Any) -> None:
+    memory, train = MoonMemory(BEFORE, None), Training(steps=3, batch=7, lr=0.1)
+    methods = [Moon(objective, mu=2.0, term=term) for objective in (Supervised(), InParts(passes))]
+    whole, parts = (visit(alone(each, points(3, 7), train=train), 0, WeightsDown(GLOBAL), memory) for each in methods)
+    assert apart(whole.up.w, parts.up.w) < 1e-6
+    assert parts.metrics[f"loss_{term}"] == pytest.approx(whole.metrics[f"loss_{term}"], rel=1e-5)
+
+
+def test_an_objective_that_does_not_use_its_forward_is_refused() -> None:
+    with refused("learn.no-forward-pass"):
+        visit(alone(Moon(InParts(0)), points(3, 7)), 0, WeightsDown(GLOBAL), MoonMemory(BEFORE, None))
 
 
 def test_without_the_term_there_are_no_further_passes() -> None:
-    for method in (Moon(mu=0.0), Moon(first="none"), Moon(mu=0.0, term="l2")):
+    for method in (Moon(mu=0.0), Moon(first_visit="none"), Moon(mu=0.0, term="l2")):
         PASSES.clear()
         reply = visit(alone(method, points(3, 20), train=TRAIN), 0, WeightsDown(GLOBAL))
         assert len(PASSES) == reply.metrics["steps"]
@@ -269,13 +273,15 @@ def scaled(w: Params, mean: float, var: float) -> Params:
     return {**w, **{f"norm.{name}": value for name, value in norm.items()}}
 
 
-@pytest.mark.parametrize("kept", [None, Kept(buffers={"norm.running_mean": torch.ones(4)})], ids=["first", "kept"])
-def test_z_has_the_statistics_of_its_batch_and_both_others_running_ones(kept: Kept | None) -> None:
-    """Those that came with the model, whatever the party keeps of its own (`train.buffers = "keep"`)."""
+@pytest.mark.parametrize(
+    "carried", [None, LocalState(buffers={"norm.running_mean": torch.ones(4)})], ids=["first", "later"]
+)
+def test_z_has_the_statistics_of_its_batch_and_both_others_running_ones(carried: LocalState | None) -> None:
+    """Those that came with the model, not those the party carries (`train.buffers = "keep"`)."""
     data, train = points(3, 7), Training(steps=1, batch=8, lr=0.1, buffers="keep")
     received, before = scaled(GLOBAL, 0.3, 2.0), scaled(BEFORE, -0.5, 0.25)
     given = alone(Moon(), data, Net(Batchnormed), train=train)
-    found = visit(given, 0, WeightsDown(received), MoonMemory(before, kept)).metrics["loss_contrast"]
+    found = visit(given, 0, WeightsDown(received), MoonMemory(before, carried)).metrics["loss_contrast"]
     z = represent(GLOBAL, (data.x - data.x.mean(dim=0)) / (data.x.var(dim=0, correction=0) + 1e-5).sqrt())
 
     def expected(mean: float, var: float) -> float:
@@ -343,7 +349,9 @@ def test_without_the_term_it_is_fedavg_to_the_last_bit(net: str, objective: Any)
     data = federation(clients, views=Noisy() if net == "dropout" else None)
     options: dict[str, Any] = {"train": Training(batch=4, lr=0.05, optimizer="keep"), "cohort": 2, "rounds": 4}
     plain = play_all(job(FedAvg(objective, "samples"), data, chosen, **options))
-    for method in (Moon(objective, mu=0.0), Moon(objective, mu=0.0, first="random"), Moon(objective, 0.0, term="l2")):
+    variants: list[dict[str, Any]] = [{}, {"first_visit": "random"}, {"term": "l2"}]
+    for settings in variants:
+        method = Moon(objective, mu=0.0, **settings)
         assert same(play_all(job(method, data, chosen, **options)).state.w, plain.state.w)
     assert not same(play_all(job(Moon(objective, mu=1.0), data, chosen, **options)).state.w, plain.state.w)
 
@@ -365,7 +373,7 @@ def test_a_remembered_model_that_is_the_received_one_teaches_nothing_at_first() 
 
 
 def test_a_first_visit_against_random_weights() -> None:
-    given = crowd(Moon(first="random"))
+    given = crowd(Moon(first_visit="random"))
     for k in (0, 1):
         fresh = given.net.init(given.streams.at("init party", client=k))
         found = visit(given, k, WeightsDown(GLOBAL)).up.w
@@ -373,8 +381,8 @@ def test_a_first_visit_against_random_weights() -> None:
         assert not same(found, visit(replace(given, method=Moon()), k, WeightsDown(GLOBAL)).up.w)
 
 
-def test_every_party_has_random_weights_of_its_own_and_keeps_them() -> None:
-    given = crowd(Moon(first="random"))
+def test_every_party_has_its_own_random_weights_in_every_round() -> None:
+    given = crowd(Moon(first_visit="random"))
     first, again, other = (_random(given.client(r, k)) for r, k in ((0, 0), (3, 0), (0, 1)))
     assert same(first, again)
     assert not same(first, other)
@@ -404,7 +412,7 @@ def test_a_party_remembers_the_model_it_last_trained_and_got_through(lost: float
     assert (dropped > 0) == (lost > 0)
 
 
-def test_a_party_with_nothing_to_train_on_only_listens_and_keeps_its_model() -> None:
+def test_a_party_with_nothing_to_train_on_uploads_nothing_and_remembers_its_model() -> None:
     given = alone(Moon(), hide(points(0, 10)))
     first = visit(given, 0, WeightsDown(GLOBAL))
     assert first.up is first.memory is None
@@ -413,11 +421,11 @@ def test_a_party_with_nothing_to_train_on_only_listens_and_keeps_its_model() -> 
     assert same(later.memory.w, BEFORE)
 
 
-def test_momentum_is_kept_if_told_to() -> None:
-    kept, reset = (play_all(crowd(Moon(), train=replace(TRAIN, optimizer=way))) for way in ("keep", "reset"))
-    assert all(memory.kept is not None for memory in kept.memories.values())
-    assert all(memory.kept is None for memory in reset.memories.values())
-    assert not same(kept.state.w, reset.state.w)
+def test_momentum_is_carried_if_set() -> None:
+    carried, reset = (play_all(crowd(Moon(), train=replace(TRAIN, optimizer=way))) for way in ("keep", "reset"))
+    assert all(memory.carried is not None for memory in carried.memories.values())
+    assert all(memory.carried is None for memory in reset.memories.values())
+    assert not same(carried.state.w, reset.state.w)
 
 
 # What is needed, and a run that stopped.
@@ -434,20 +442,6 @@ OPTIONS: dict[str, Any] = {
 }
 
 
-def test_a_network_without_features_is_refused(tmp_path: Path) -> None:
-    data = str(farm.write_images(tmp_path / "images.npz"))
-    with pytest.raises(TacitError) as caught:
-        tacit.run(out=tmp_path / "run", **OPTIONS | {"data": data, "net": "linear"})
-    assert str(caught.value) == "moon needs a network with features and linear has none: use --net lenet"
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize("objective, needed", [(Supervised(), True), (FixMatch(), False)])
-def test_labels_are_needed_at_clients_if_the_objective_learns_from_nothing_else(objective: Any, needed: bool) -> None:
-    assert Moon(objective).needs.client_labels is needed
-    assert Moon(objective).needs.features
-
-
 @pytest.mark.parametrize("name, classes, size", [("moon-cnn", 10, 92_626), ("moon-resnet50", 100, 28_246_948)])
 def test_the_papers_networks_have_their_head(name: str, classes: int, size: int) -> None:
     net = build(name, (3, 32, 32), classes)
@@ -456,11 +450,3 @@ def test_the_papers_networks_have_their_head(name: str, classes: int, size: int)
     assert net.size() == size
     assert z.shape == (2, 256)
     assert torch.allclose(logits, functional.linear(z, w["fc.weight"], w["fc.bias"]), atol=1e-6)
-
-
-def test_a_run_that_stopped_goes_on_with_the_same_bits(tmp_path: Path) -> None:
-    data = str(farm.write_images(tmp_path / "images.npz", 60, 15))
-    settings = OPTIONS | {"data": data, "train.optimizer": "keep", "engine.memory_mb": 1e-6, "method.mu": 5.0}
-    tacit.run(out=tmp_path / "alone", **settings)
-    farm.stop_and_go_on(settings, tmp_path / "run")
-    assert farm.remains(tmp_path / "run") == farm.remains(tmp_path / "alone")

@@ -1,50 +1,40 @@
 """Overlap Local-SGD: workers are pulled to an anchor one communication old, and the anchor has momentum."""
 
-from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-import tacit
-from tacit.averaging import WeightsDown
+from tacit.aggregation import WeightsDown
 from tacit.engines.faults import Faults
-from tacit.engines.inline import InlineCourier
-from tacit.engines.loop import Job
-from tacit.errors import TacitError
+from tacit.engines.in_process import InProcessTransport
+from tacit.engines.job import Job
 from tacit.learn import fit
 from tacit.method import Training
 from tacit.methods.fedavg import FedAvg
 from tacit.methods.local_only import LocalOnly
 from tacit.methods.overlap_sgd import OverlapMemory, OverlapSgd, OverlapState, OverlapUp
-from tacit.objectives import FixMatch, Supervised
+from tacit.objectives import Supervised
 from tacit.params import Params, lerp, mean, scale
-from tests.engines import farm
 from tests.methods import by_hand
 from tests.toys import (
-    EagerCourier,
+    EagerTransport,
     Moment,
     Quadratic,
     apart,
     federation,
-    hide,
     images,
     job,
     labeled,
-    linear,
     normed,
     number,
     p,
     play_all,
     point,
-    points,
     quadratics,
-    resumes,
     rounds,
     same,
-    started,
     steps,
     visit,
 )
@@ -96,7 +86,7 @@ def test_a_round_of_a_linear_model() -> None:
 def test_the_first_round_goes_the_share_1_minus_alpha_of_uniform_fedavg(alpha: float) -> None:
     start = given().server(0, {}).initial()
     fedavg = next(iter(rounds(given(FedAvg(Supervised(), "uniform"))))).state.w
-    for beta in (0.0, 0.7):  # momentum has nothing to go on yet
+    for beta in (0.0, 0.7):  # there is no momentum yet
         z = next(iter(rounds(given(OverlapSgd(alpha=alpha, beta=beta))))).state.z
         assert apart(z, lerp(fedavg, start, alpha)) < 1e-6
 
@@ -118,7 +108,7 @@ def test_without_pull_and_momentum_it_is_the_mean_of_workers_that_are_alone() ->
 
 
 def test_the_second_round_is_not_fedavg() -> None:
-    """FedAvg's workers restart from the mean, these go on from where they are."""
+    """FedAvg's workers restart from the mean, these continue from where they are."""
     fedavg = play_all(given(FedAvg(Supervised(), "uniform"), rounds=2)).state.w
     assert apart(play_all(given(OverlapSgd(alpha=0.0, beta=0.0), rounds=2)).state.z, fedavg) > 1e-3
 
@@ -167,10 +157,10 @@ def test_batch_statistics_have_no_momentum() -> None:
 def test_recomputed_statistics_are_those_of_the_anchor_after_its_momentum() -> None:
     task = with_batchnorm(Training(steps=2, batch=4, lr=0.1, buffers="recompute"), server=images(9, 12))
     z = play_all(task).state.z
-    assert same(z, task.net.restate(z, [task.server(0, {}).views.plain(images(9, 12).x)]))
+    assert same(z, task.net.recompute_batchnorm(z, [task.server(0, {}).views.plain(images(9, 12).x)]))
 
 
-def test_kept_statistics_are_the_servers() -> None:
+def test_with_buffers_keep_statistics_are_the_servers() -> None:
     task = with_batchnorm(Training(steps=2, batch=4, lr=0.1, buffers="keep"), server=images(9, 12))
     first = by_hand.turn(task)
     assert all(torch.equal(first.state.z[name], first.sent.z[name]) for name in task.net.buffers)
@@ -181,7 +171,7 @@ def test_kept_statistics_are_the_servers() -> None:
 
 
 @pytest.mark.parametrize("buffers", ["average", "keep", "recompute"])
-def test_a_workers_statistics_go_on_from_where_the_pull_left_them(buffers: Any) -> None:
+def test_a_workers_statistics_continue_from_where_the_pull_left_them(buffers: Any) -> None:
     task = with_batchnorm(Training(steps=2, batch=4, lr=0.05, buffers=buffers), server=images(9, 12))
     first = by_hand.turn(task)
     second = by_hand.turn(task, 1, first.state, first.memories)
@@ -190,7 +180,7 @@ def test_a_workers_statistics_go_on_from_where_the_pull_left_them(buffers: Any) 
         assert same(second.memories[k].x, lerp(trained, second.sent.z, 0.2))
 
 
-def test_a_worker_goes_on_from_its_own_model() -> None:
+def test_a_worker_continues_from_its_own_model() -> None:
     task = given(OverlapSgd(alpha=0.25))
     z = task.server(0, {}).initial()
     memory = OverlapMemory(scale(z, 1.5), None)
@@ -201,109 +191,27 @@ def test_a_worker_goes_on_from_its_own_model() -> None:
     assert same(reply.model, reply.up.x)
 
 
-def test_a_worker_remembers_its_own_model_only() -> None:
-    moments = list(rounds(given(clients=5, cohort=2)))
-    seen = set().union(*(moment.record.traffic for moment in moments))
-    assert set(moments[-1].memories) == seen
-    assert not same(*[moments[-1].memories[k].x for k in sorted(seen)[:2]])
-
-
 LOSSES: dict[str, Any] = {"faults": Faults(lost=0.4), "min_clients": 0, "rounds": 8}
 
 
-def disagreement(courier: type[InlineCourier]) -> float:
-    """How far workers are from what the anchor was told of them, after any round."""
-    moments: list[Moment] = list(rounds(given(OverlapSgd(alpha=0.3, beta=0.0), **LOSSES), courier=courier))
+def disagreement(transport: type[InProcessTransport]) -> float:
+    """How far workers are from what they last uploaded to the anchor, after any round."""
+    moments: list[Moment] = list(rounds(given(OverlapSgd(alpha=0.3, beta=0.0), **LOSSES), transport=transport))
     assert any(moment.record.skipped for moment in moments)
-    worst, told = 0.0, dict[int, Params]()
+    worst, uploaded = 0.0, dict[int, Params]()
     for moment in moments:
         arrived = moment.record.traffic.keys() - moment.record.skipped.keys()
-        told |= {k: moment.memories[k].x for k in arrived}
-        worst = max([worst, *(apart(moment.memories[k].x, told[k]) for k in told)])
+        uploaded |= {k: moment.memories[k].x for k in arrived}
+        worst = max([worst, *(apart(moment.memories[k].x, uploaded[k]) for k in uploaded)])
         if arrived:
-            worst = max(worst, apart(moment.state.z, mean([told[k] for k in sorted(arrived)])))
+            worst = max(worst, apart(moment.state.z, mean([uploaded[k] for k in sorted(arrived)])))
     return worst
 
 
 def test_lost_uploads_leave_workers_and_anchor_in_agreement() -> None:
-    assert disagreement(InlineCourier) < 1e-6
-    assert disagreement(EagerCourier) > 1e-3  # remembering what was lost would break it
-
-
-def test_a_worker_without_labels_only_listens() -> None:
-    data = federation([points(0, 20), hide(points(1, 20))])
-    result = play_all(job(OverlapSgd(), data, linear()))
-    assert [record.traffic[1][1] for record in result.records] == [0, 0, 0]
-
-
-def test_a_worker_that_only_listens_keeps_its_own_model() -> None:
-    task = job(OverlapSgd(), federation([hide(points(1, 20))]), linear())
-    z = started(task).z
-    memory = OverlapMemory(scale(z, 1.5), None)
-    reply = visit(task, 0, WeightsDown(z), memory)
-    assert (reply.up, reply.memory, reply.model) == (None, memory, memory.x)
-
-
-def test_kept_momentum_is_gone_on_with() -> None:
-    task = given(train=Training(batch=6, lr=0.1, optimizer="keep"))
-    down = WeightsDown(started(task).z)
-    memory = visit(task, 0, down).memory
-    with_it, without = (visit(task, 0, down, each, 1).up.x for each in (memory, replace(memory, kept=None)))
-    assert not same(with_it, without)
-
-
-# A server with labels.
-
-
-def with_labels() -> Job:
-    data = federation([points(k, 20) for k in range(3)], points(9, 12))
-    return job(OverlapSgd(), data, linear(), train=Training(batch=6, lr=0.1, optimizer="keep"))
-
-
-def test_the_server_trains_the_anchor_first() -> None:
-    task = with_labels()
-    first, start = by_hand.turn(task), started(task).z
-    anchor = fit(task.server(0, {}), start, Supervised()).params
-    assert not same(anchor, start)
-    assert same(first.sent.z, anchor)
-    assert all(same(down.w, anchor) for down in first.downs.values())
-
-
-def test_the_servers_kept_momentum_is_gone_on_with() -> None:
-    task = with_labels()
-    first = by_hand.turn(task)
-    assert first.state.kept is first.sent.kept
-    with_it, without = (by_hand.turn(task, 1, each).sent.z for each in (first.state, replace(first.state, kept=None)))
-    assert not same(with_it, without)
+    assert disagreement(InProcessTransport) < 1e-6
+    assert disagreement(EagerTransport) > 1e-3  # remembering what was lost would break it
 
 
 def test_the_defaults() -> None:
     assert OverlapSgd() == OverlapSgd(Supervised(), alpha=0.6, beta=0.7)
-
-
-def test_pseudo_labels_of_a_composed_objective_are_diagnosed() -> None:
-    data = federation([hide(points(0, 20), 6)], truth=points(0, 20).y)
-    record = play_all(job(OverlapSgd(FixMatch(threshold=0.0)), data, linear(), rounds=1)).records[0]
-    assert record.metrics["pseudo_kept"]["mean"] == 1
-
-
-def test_traffic_is_that_of_fedavg() -> None:
-    """To within the few bytes of the number of samples."""
-    ours, plain = (play_all(given(method, rounds=2)).records for method in (OverlapSgd(), FedAvg(Supervised())))
-    for one, other in zip(ours, plain, strict=True):
-        for k in range(3):
-            assert one.traffic[k] == pytest.approx(other.traffic[k], abs=24)
-            assert min(one.traffic[k]) > 60  # fifteen numbers of four bytes
-
-
-@pytest.mark.parametrize("changes", [{}, {"labels": "client", "per_class": None}], ids=["at the server", "nowhere"])
-def test_labels_nowhere_are_refused(changes: dict[str, Any], tmp_path: Path) -> None:
-    data = str(farm.write_images(tmp_path / "images.npz"))
-    settings: dict[str, Any] = {"method": "overlap-sgd", "data": data, "labels": "server", "per_class": 2, "clients": 4}
-    with pytest.raises(TacitError, match="needs labels at the clients|labels at the client need a number"):
-        tacit.run(**settings | changes)
-
-
-def test_resumed_is_uninterrupted(tmp_path: Path) -> None:
-    task = given(clients=5, cohort=3, rounds=4, train=Training(batch=6, lr=0.1, optimizer="keep"))
-    assert resumes(task, tmp_path)

@@ -9,18 +9,18 @@ import torch
 from torch import Tensor
 
 from tacit.engines.faults import Faults
-from tacit.engines.inline import InlineCourier
-from tacit.learn import Batch, Cost, Visit, fit
-from tacit.method import Holder, Training
+from tacit.engines.in_process import InProcessTransport
+from tacit.learn import Batch, BatchLoss, Forward, LocalLoss, fit
+from tacit.method import Holder, Needs, Training
 from tacit.methods.fedavg import FedAvg
 from tacit.methods.scaffold import Scaffold, ScaffoldDown, ScaffoldMemory, ScaffoldState, ScaffoldUp
-from tacit.objectives import FixMatch, Supervised
+from tacit.objectives import Supervised
 from tacit.params import Params, mean, zeros_like
 from tests.methods import by_hand
 from tests.toys import (
     SIX,
     TWO_EPOCHS,
-    EagerCourier,
+    EagerTransport,
     Moment,
     Quadratic,
     alone,
@@ -146,10 +146,10 @@ def out_of_step(moment: Moment, clients: int = 6) -> float:
     return apart(moment.state.c, mean(variates))
 
 
-def six(courier: type[InlineCourier] = InlineCourier, **options: Any) -> list[Moment]:
+def six(transport: type[InProcessTransport] = InProcessTransport, **options: Any) -> list[Moment]:
     data = quadratics(*[[row] for row in SIX])
     method = Scaffold(Quadratic(), options.pop("option", "II"))
-    return list(rounds(job(method, data, point(5.0), train=steps(3), **options), courier=courier))
+    return list(rounds(job(method, data, point(5.0), train=steps(3), **options), transport=transport))
 
 
 @pytest.mark.parametrize("option", ["I", "II"])
@@ -179,7 +179,7 @@ def test_lost_uploads_leave_c_in_step_and_the_optimum_in_reach() -> None:
 
 
 def test_committing_the_memory_of_lost_uploads_would_break_both() -> None:
-    moments = six(EagerCourier, **LOSSES)
+    moments = six(EagerTransport, **LOSSES)
     assert max(out_of_step(moment) for moment in moments) > 0.1
     assert abs(moments[-1].state.x["p"].item() - OPTIMUM_OF_SIX) > 0.1
 
@@ -235,12 +235,13 @@ class Slope:
     """A constant gradient g: the cost is the mean of g·p."""
 
     labels_only = True
+    needs = Needs()
 
-    def visit(self, holder: Holder, received: Params, kept: Mapping[str, Tensor]) -> Visit:
-        def cost(w: Params, batch: Batch) -> Cost:
-            return Cost((batch.x * w["p"]).sum(dim=1).mean())
+    def local_loss(self, holder: Holder, received: Params, carried: Mapping[str, Tensor]) -> LocalLoss:
+        def cost(w: Params, batch: Batch, forward: Forward) -> BatchLoss:
+            return BatchLoss((batch.x * w["p"]).sum(dim=1).mean())
 
-        return Visit(cost)
+        return LocalLoss(cost)
 
 
 @pytest.mark.parametrize("count", [1, 2, 7])
@@ -267,10 +268,6 @@ def test_with_momentum_it_is_a_weighted_mean_of_the_gradients(options: dict[str,
     ahead = 1.5 if "nesterov" in options else 1.0
     second = 1 - 0.1 * ahead * (1 - 0.1 + 0.3)  # the gradient at the second step is y itself
     assert c["p"].item() == pytest.approx(expected(1.0, second), abs=1e-12)
-
-
-def test_kept_momentum_can_not_be_told_from_gradients_and_is_refused() -> None:
-    assert Scaffold().needs.fresh_momentum
 
 
 # Parameters only, and clients that only listen.
@@ -300,7 +297,7 @@ def test_recomputed_statistics_are_those_of_the_model_after_the_servers_step() -
     settings = Training(lr=0.1, batch=4, buffers="recompute")
     given = job(Scaffold(Supervised(), server_lr=2.0), data, net, train=settings, rounds=1)
     x = play_all(given).state.x
-    expected = net.restate(x, [given.server(0, {}).views.plain(images(9, 20).x)])
+    expected = net.recompute_batchnorm(x, [given.server(0, {}).views.plain(images(9, 20).x)])
     assert same(x, expected)
 
 
@@ -327,13 +324,13 @@ def test_a_client_may_keep_its_batch_statistics() -> None:
     state = started(given)
     first = visit(given, 0, ScaffoldDown(state.x, state.c))
     received = ScaffoldDown(net.init(given.streams.at("what others made of it")), state.c)
-    own = ScaffoldDown(received.x | first.memory.kept.buffers, state.c)
+    own = ScaffoldDown(received.x | first.memory.carried.buffers, state.c)
     again, as_if = visit(given, 0, received, first.memory), visit(given, 0, own, ScaffoldMemory(first.memory.c, None))
     assert same(again.model, as_if.model)
     assert not same(again.model, visit(given, 0, received, ScaffoldMemory(first.memory.c, None)).model)
 
 
-def test_a_client_with_nothing_to_train_on_only_listens() -> None:
+def test_a_client_with_nothing_to_train_on_uploads_nothing() -> None:
     data = federation([points(0, 20), hide(points(1, 20))])
     given = job(Scaffold(Supervised()), data, linear(), rounds=2)
     moments = list(rounds(given))
@@ -354,21 +351,16 @@ def test_the_server_trains_first_where_it_has_labels() -> None:
     assert apart(state.x, begin.x) > 1e-3
 
 
-def test_the_server_keeps_its_momentum_if_told_to() -> None:
+def test_the_server_carries_its_momentum_if_set() -> None:
     data, train = federation([points(0, 20)], server=points(9, 12)), Training(batch=6, lr=0.1, optimizer="keep")
     given = job(Scaffold(Supervised()), data, linear(), server_train=train)
     first, second = given.server(0, {}), given.server(1, {})
     state, _ = given.method.send(first, given.method.start(first))
     later, _ = given.method.send(second, state)
-    assert same(later.x, fit(second, state.x, Supervised(), kept=state.kept).params)
+    assert same(later.x, fit(second, state.x, Supervised(), carried=state.carried).params)
     assert not same(later.x, fit(second, state.x, Supervised()).params)
 
 
 def test_control_variates_live_on_the_device_of_the_run() -> None:
     server = replace(alone(Scaffold(), points(0, 4)).server(0, {}), device=torch.device("meta"))
     assert {value.device.type for value in Scaffold().start(server).c.values()} == {"meta"}
-
-
-@pytest.mark.parametrize("objective, needed", [(Supervised(), True), (FixMatch(), False)])
-def test_labels_are_needed_at_clients_if_the_objective_learns_from_nothing_else(objective: Any, needed: bool) -> None:
-    assert Scaffold(objective).needs.client_labels is needed

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,15 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tacit import config as configs
-from tacit import prepare
-from tacit.averaging import WeightsDown, WeightsUp, before_rounds
-from tacit.data import sources
+from tacit.aggregation import WeightsDown, WeightsUp, setup_context
 from tacit.engines.faults import Faults
-from tacit.engines.loop import Job
-from tacit.errors import TacitError
+from tacit.engines.job import Job
 from tacit.federation import Samples
-from tacit.learn import Batch, fit, predict
+from tacit.learn import Batch, fit, loss_of_batch, predict
 from tacit.losses import confident, mix
 from tacit.method import Training
 from tacit.methods.fedavg import FedAvg
@@ -42,11 +37,9 @@ from tests.toys import (
     p,
     play_all,
     points,
-    resumes,
     rounds,
     same,
     started,
-    text,
     unlabeled,
     visit,
     with_batchnorm,
@@ -68,9 +61,9 @@ def test_labels_are_those_of_the_received_model_once() -> None:
     labels, sure = confident(predict(linear(), w, points(1, 20).x, Identity()), SURE)
     assert 0 < sure.sum() < 20
     reply = visit(task, 1, WeightsDown(w))
-    assert torch.equal(reply.guesses.label, labels)
-    assert torch.equal(reply.guesses.kept, sure)
-    assert reply.guesses.index.tolist() == list(range(20))
+    assert torch.equal(reply.pseudo_labels.label, labels)
+    assert torch.equal(reply.pseudo_labels.accepted, sure)
+    assert reply.pseudo_labels.index.tolist() == list(range(20))
     assert reply.up.n == int(sure.sum())
     assert same(reply.model, reply.up.w)
     assert not same(reply.model, w)
@@ -83,8 +76,8 @@ def test_labels_are_given_in_evaluation_mode() -> None:
     other = w | {name: w[name] + 1.0 for name in task.net.buffers if name.endswith("running_mean")}
     client = task.client(0, 0)
     first, second = (predict(task.net, model, client.data.x, client.views) for model in (w, other))
-    assert torch.allclose(task.method._answers(client, w), first, atol=1e-6)
-    assert torch.allclose(task.method._answers(client, other), second, atol=1e-6)
+    assert torch.allclose(task.method._predictions(client, w), first, atol=1e-6)
+    assert torch.allclose(task.method._predictions(client, other), second, atol=1e-6)
     assert not torch.allclose(first, second, atol=1e-3)
 
 
@@ -94,22 +87,22 @@ def test_labels_are_given_to_the_view_asked_for(view: Any, factor: float) -> Non
     w = started(task).w
     labels, sure = confident(functional.softmax(linear().apply(w, factor * points(0, 20).x), dim=1), SURE)
     reply = visit(task, 0, WeightsDown(w))
-    assert torch.equal(reply.guesses.label, labels)
-    assert torch.equal(reply.guesses.kept, sure)
+    assert torch.equal(reply.pseudo_labels.label, labels)
+    assert torch.equal(reply.pseudo_labels.accepted, sure)
 
 
 def test_labels_are_given_to_other_views_in_another_round() -> None:
     task: Any = given(views=Noisy())
-    first, second = (task.method._answers(task.client(r, 0), started(task).w) for r in (0, 1))
+    first, second = (task.method._predictions(task.client(r, 0), started(task).w) for r in (0, 1))
     assert not torch.allclose(first, second, atol=1e-3)
 
 
-def test_a_client_without_confident_samples_only_listens() -> None:
+def test_a_client_without_confident_samples_uploads_nothing() -> None:
     task = given(SemiFl(threshold=1.0))
     w = started(task).w
     reply = visit(task, 0, WeightsDown(w))
     assert reply.up is None
-    assert not reply.guesses.kept.any()
+    assert not reply.pseudo_labels.accepted.any()
     assert same(reply.model, w)
     record = play_all(task).records[0]
     assert record.bytes_up == 0
@@ -121,16 +114,16 @@ def test_a_single_confident_sample_is_enough_to_train_on() -> None:
     best, next_best = predict(linear(), w, points(0, 20).x, Identity()).amax(dim=1).sort(descending=True).values[:2]
     task = given(SemiFl(threshold=float((best + next_best) / 2)))
     reply = visit(task, 0, WeightsDown(w))
-    assert int(reply.guesses.kept.sum()) == reply.up.n == 1
+    assert int(reply.pseudo_labels.accepted.sum()) == reply.up.n == 1
     assert reply.metrics["steps"] == 2
     assert not same(reply.up.w, w)
 
 
-def test_a_client_without_samples_only_listens() -> None:
+def test_a_client_without_samples_uploads_nothing() -> None:
     task = given()
     empty = replace(task.client(0, 0), data=points(0, 0))
     reply = task.method.client_update(empty, None, WeightsDown(started(task).w))
-    assert (reply.up, reply.guesses) == (None, None)
+    assert (reply.up, reply.pseudo_labels) == (None, None)
 
 
 def test_a_clients_own_labels_are_not_used() -> None:
@@ -140,7 +133,7 @@ def test_a_clients_own_labels_are_not_used() -> None:
     hidden = replace(task.client(0, 0), data=Samples(points(0, 20).x[8:], torch.full((12,), -1)))
     with_labels, without = (task.method.client_update(client, None, WeightsDown(w)) for client in (shown, hidden))
     assert same(with_labels.up.w, without.up.w)
-    assert with_labels.guesses.index.tolist() == list(range(8, 20))
+    assert with_labels.pseudo_labels.index.tolist() == list(range(8, 20))
 
 
 @dataclass(frozen=True)
@@ -168,7 +161,7 @@ def test_labels_stay_for_all_epochs_of_a_visit() -> None:
 def test_an_epoch_is_one_of_the_fix_set() -> None:
     task = given()
     reply = visit(task, 0, WeightsDown(started(task).w))
-    size = int(reply.guesses.kept.sum())
+    size = int(reply.pseudo_labels.accepted.sum())
     assert reply.metrics["steps"] == 2 * -(-size // 6)
 
 
@@ -193,7 +186,7 @@ def test_fix_and_mix_by_hand(weight: float, view: Any, factor: float, mixing: fl
     client, w = task.client(0, 0), started(task).w
     index = torch.tensor([1, 0])  # of the fix set: samples 2 and 0
     batch = Batch(x[:0], labels[:0], x[rows[index]], index)
-    cost = _FixAndMix(task.method, x, labels, rows).visit(client, w, {}).cost(w, batch)  # type: ignore[arg-type]
+    cost = loss_of_batch(_FixAndMix(task.method, x, labels, rows).local_loss(client, w, {}), client.net, w, batch)  # type: ignore[arg-type]
     stream = client.stream("mixup")
     partner = torch.randint(4, (2,), generator=stream)
     share = beta_shares(2, mixing, stream, torch.zeros(()))
@@ -217,7 +210,9 @@ def test_fix_and_mix_are_one_pass_to_batchnorm() -> None:
     client, net, w = task.client(0, 0), task.net, started(task).w
     x, labels, n = client.data.x, torch.arange(9) % 3, 4
     batch = Batch(x[:0], labels[:0], x[:n], torch.arange(n))
-    cost = _FixAndMix(task.method, x, labels, torch.arange(9)).visit(client, w, {}).cost(clone(w), batch)
+    cost = loss_of_batch(
+        _FixAndMix(task.method, x, labels, torch.arange(9)).local_loss(client, w, {}), client.net, clone(w), batch
+    )
     stream = client.stream("mixup")
     partner = torch.randint(9, (n,), generator=stream)
     mixed = mix(x[:n].float(), x[partner].float(), beta_shares(n, 0.75, stream, torch.zeros(())))
@@ -242,13 +237,13 @@ def test_partners_come_from_all_samples_with_replacement() -> None:
     task = given(SemiFl(), views=Watching())
     x, labels = torch.tensor(X), torch.tensor([2, 0, 1, 1])
     w, rows = started(task).w, torch.tensor([0, 2])
-    cost = _FixAndMix(SemiFl(), x, labels, rows).visit(task.client(0, 0), w, {}).cost
+    local = _FixAndMix(SemiFl(), x, labels, rows).local_loss(task.client(0, 0), w, {})
     for _ in range(40):
-        cost(w, Batch(x[:0], labels[:0], x[rows], torch.tensor([0, 1])))
+        loss_of_batch(local, task.net, w, Batch(x[:0], labels[:0], x[rows], torch.tensor([0, 1])))
     assert seen == {0, 1, 2, 3}
 
 
-def test_strong_views_and_those_that_are_mixed_have_streams_of_their_own() -> None:
+def test_strong_and_mixed_views_have_separate_streams() -> None:
     drawn: dict[str, int] = {}
 
     @dataclass(frozen=True)
@@ -298,7 +293,7 @@ def test_server_momentum_by_hand_over_two_rounds_is_torchs() -> None:
     assert again.w["p"].item() == pytest.approx(1.5, abs=1e-12)
 
 
-def test_where_nobody_arrives_the_momentum_waits() -> None:
+def test_a_round_without_uploads_does_not_change_the_momentum() -> None:
     task = given(SemiFl(alternate=False))
     state = SemiFlState(p(3.0), p(2.0))
     assert task.method.merge(task.server(0, {}), state, {}) == state
@@ -316,25 +311,25 @@ def test_alternate_training_ends_every_round_with_the_servers_labels() -> None:
     assert apart(first.state.w, average) > 1e-3
 
 
-def test_alternate_training_begins_with_labels_from_streams_of_their_own() -> None:
+def test_alternate_training_starts_on_labels_with_separate_streams() -> None:
     task = given()
     server = task.server(0, {})
-    assert same(started(task).w, fit(before_rounds(server), server.initial(), Supervised()).params)
+    assert same(started(task).w, fit(setup_context(server), server.initial(), Supervised()).params)
     assert not same(started(task).w, fit(server, server.initial(), Supervised()).params)
 
 
 @pytest.mark.parametrize("view", ["plain", "weak", "strong"])
-def test_the_server_looks_at_its_labels_as_asked(view: Any) -> None:
+def test_the_server_uses_the_view_setting(view: Any) -> None:
     task = given(SemiFl(view=view), views=Scaled())
     server = task.server(0, {})
-    first, beside = server.initial(), SemiFl(view=view, alternate=False)
-    assert same(started(task).w, fit(before_rounds(server), first, Supervised(view)).params)
-    assert same(beside.send(server, SemiFlState(first))[0].own or {}, fit(server, first, Supervised(view)).params)
+    first, parallel = server.initial(), SemiFl(view=view, alternate=False)
+    assert same(started(task).w, fit(setup_context(server), first, Supervised(view)).params)
+    assert same(parallel.send(server, SemiFlState(first))[0].own or {}, fit(server, first, Supervised(view)).params)
     others = [fit(server, first, Supervised(other)).params for other in ("plain", "weak", "strong") if other != view]
-    assert not any(same(beside.send(server, SemiFlState(first))[0].own or {}, other) for other in others)
+    assert not any(same(parallel.send(server, SemiFlState(first))[0].own or {}, other) for other in others)
 
 
-def test_beside_the_clients_the_server_is_half_of_the_average() -> None:
+def test_in_parallel_mode_the_server_is_half_of_the_average() -> None:
     task = given(SemiFl(threshold=SURE, alternate=False))
     server = task.server(0, {})
     state = started(task)
@@ -350,7 +345,7 @@ def test_beside_the_clients_the_server_is_half_of_the_average() -> None:
     assert alone.w["p"].item() == 10.0
 
 
-def test_beside_the_clients_momentum_acts_on_the_average_with_the_server_in_it() -> None:
+def test_in_parallel_mode_momentum_acts_on_the_average_with_the_server_in_it() -> None:
     task = given(SemiFl(alternate=False))
     ups = {0: WeightsUp(p(1.0), 1), 1: WeightsUp(p(5.0), 1)}
     merged = task.method.merge(task.server(0, {}), SemiFlState(p(0.5), velocity=p(2.0), own=p(10.0)), ups)
@@ -380,7 +375,7 @@ def test_static_statistics_are_the_average_over_the_servers_samples(alternate: b
     task = replace(task, federation=replace(task.federation, views=Scaled()))
     plain = task.server(0, {}).views.plain(images(50, 12).x)
     for moment in rounds(task):
-        assert same(moment.state.w, task.net.restate(moment.state.w, [plain]))
+        assert same(moment.state.w, task.net.recompute_batchnorm(moment.state.w, [plain]))
     # conv1 sees the images themselves, so its statistics can be had without the code under test
     w = moment.state.w
     seen = functional.conv2d(plain, w["conv1.weight"], w["conv1.bias"])
@@ -394,7 +389,7 @@ def test_static_statistics_are_a_cumulative_average_over_batches() -> None:
     net = normed()
     task = job(SemiFl(threshold=1.0), data, net, train=Training(steps=1, batch=4, lr=0.01))
     w, views = started(task).w, task.server(0, {}).views
-    parts = [net.restate(w, [views.plain(x)]) for x in many.x.split(500)]
+    parts = [net.recompute_batchnorm(w, [views.plain(x)]) for x in many.x.split(500)]
     for name in net.buffers:
         assert torch.allclose(w[name], torch.stack([part[name] for part in parts]).mean(dim=0), rtol=1e-4, atol=1e-5)
 
@@ -407,20 +402,20 @@ def test_without_batchnorm_there_are_none() -> None:
 # What may go wrong on the way.
 
 
-def test_lost_uploads_are_left_out_and_rounds_go_on() -> None:
+def test_lost_uploads_are_left_out_and_rounds_continue() -> None:
     moments = list(rounds(given(rounds=6, faults=Faults(lost=0.5), min_clients=0)))
     assert any(moment.record.skipped for moment in moments)
     models = [moment.state.w for moment in moments]
     assert all(apart(a, b) > 0 for a, b in pairwise(models))  # the server trains all the same
 
 
-def test_momentum_is_kept_by_clients_and_server_where_asked() -> None:
+def test_clients_and_server_carry_momentum_if_set() -> None:
     moment = list(rounds(given(train=replace(TWO_EPOCHS, optimizer="keep"))))[-1]
-    assert moment.state.kept.velocity is not None
+    assert moment.state.carried.velocity is not None
     assert all(moment.memories[k].velocity is not None for k in range(3))
 
 
-def test_kept_momentum_is_gone_on_with() -> None:
+def test_a_client_continues_with_its_momentum() -> None:
     task = given(train=replace(TWO_EPOCHS, optimizer="keep"))
     down = WeightsDown(started(task).w)
     memory = visit(task, 0, down).memory
@@ -428,15 +423,15 @@ def test_kept_momentum_is_gone_on_with() -> None:
     assert not same(with_it, without)
 
 
-def test_the_servers_kept_momentum_is_gone_on_with() -> None:
+def test_the_server_continues_with_its_momentum() -> None:
     for alternate in (True, False):
         task = given(SemiFl(threshold=SURE, alternate=alternate), train=replace(TWO_EPOCHS, optimizer="keep"))
         state = next(iter(rounds(task))).state
-        after = [by_hand.turn(task, 1, each).state.w for each in (state, replace(state, kept=None))]
+        after = [by_hand.turn(task, 1, each).state.w for each in (state, replace(state, carried=None))]
         assert not same(*after)
 
 
-def test_a_client_that_only_listened_keeps_what_it_had() -> None:
+def test_a_client_without_an_upload_does_not_change_its_memory() -> None:
     task = given(SemiFl(threshold=1.0), train=replace(TWO_EPOCHS, optimizer="keep"))
     w = started(task).w
     memory = visit(given(train=replace(TWO_EPOCHS, optimizer="keep")), 0, WeightsDown(w)).memory
@@ -445,25 +440,3 @@ def test_a_client_that_only_listened_keeps_what_it_had() -> None:
 
 def test_the_defaults_are_those_of_the_release() -> None:
     assert SemiFl() == SemiFl(threshold=0.95, mixing=0.75, weight=1.0, momentum=0.5, alternate=True, view="weak")
-
-
-def test_it_needs_labels_at_the_server() -> None:
-    assert SemiFl().needs.server_labels
-
-
-def test_text_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "load", lambda *of: text())
-    options = {"data": "shakespeare", "net": "lstm", "clients": 3, "labels": "server", "per_class": 2}
-    prepare.build_job(configs.from_options(options | {"method": "ssfl"}))
-    with pytest.raises(TacitError) as caught:
-        prepare.build_job(configs.from_options(options | {"method": "semifl"}))
-    assert str(caught.value) == (
-        "semifl mixes images and shakespeare is text: use fedavg+fixmatch or another that does not"
-    )
-
-
-@pytest.mark.parametrize("alternate", [True, False])
-def test_resumed_is_uninterrupted(alternate: bool, tmp_path: Path) -> None:
-    method = SemiFl(threshold=SURE, alternate=alternate)
-    task = given(method, clients=4, cohort=2, rounds=4, train=replace(TWO_EPOCHS, optimizer="keep"))
-    assert resumes(task, tmp_path)

@@ -1,7 +1,7 @@
 """Server only: the server's labels give the model, and no client is ever asked."""
 
 from tacit.learn import fit
-from tacit.method import Needs, Training
+from tacit.method import Training
 from tacit.methods.server_only import ServerOnly
 from tacit.objectives import Supervised
 from tacit.params import Params
@@ -15,11 +15,11 @@ def test_it_is_the_servers_training_round_after_round() -> None:
     given = job(ServerOnly(SUPERVISED), federation([hide(points(0, 20))], server=points(9, 14)), linear(), train=TRAIN)
     played = play_all(given)
     w: Params = started(given).w
-    kept = None
+    carried = None
     for round in range(3):
-        trained = fit(given.server(round, {}), w, SUPERVISED, kept=kept)
+        trained = fit(given.server(round, {}), w, SUPERVISED, carried=carried)
         assert trained.steps == 3  # ⌈14/6⌉
-        w, kept = trained.params, trained.kept
+        w, carried = trained.params, trained.carried
     assert same(played.state.w, w)
     assert [record.server["steps"] for record in played.records] == [3, 3, 3]
     assert all("loss_supervised" in record.server for record in played.records)
@@ -40,7 +40,3 @@ def test_no_byte_is_sent() -> None:
         assert (record.bytes_down, record.bytes_up, record.clients, record.steps) == (0, 0, 0, 0)
         assert record.traffic == {}
         assert record.accuracy is not None
-
-
-def test_it_needs_labels_at_the_server() -> None:
-    assert ServerOnly().needs == Needs(server_labels=True)

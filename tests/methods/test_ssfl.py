@@ -4,25 +4,25 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
 from math import cos, pi
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from tacit import catalog
-from tacit.averaging import WeightsDown, WeightsUp
-from tacit.config import dumps, from_options, make, parse_assignment
+from tacit.aggregation import WeightsDown, WeightsUp
 from tacit.engines.faults import Faults
-from tacit.engines.loop import Job
+from tacit.engines.job import Job
 from tacit.engines.wire import finite
 from tacit.learn import fit, learning_rate
 from tacit.method import Training
 from tacit.methods.fedavg import FedAvg
-from tacit.methods.ssfl import FedRgd, Ssfl, SsflState, diversity, draw
+from tacit.methods.ssfl import Ssfl, SsflState, diversity, draw
 from tacit.objectives import FixMatch, PseudoLabel, Supervised
 from tacit.params import Params, mean
+from tacit.runs import registry
+from tacit.runs.config import dumps, from_options, make, parse_assignment
 from tests.methods import by_hand
+from tests.refusals import refused
 from tests.toys import (
     TWO_EPOCHS,
     Quadratic,
@@ -35,7 +35,6 @@ from tests.toys import (
     point,
     points,
     quadratics,
-    resumes,
     rounds,
     same,
     started,
@@ -53,6 +52,11 @@ def up(*value: float) -> WeightsUp:
 def given(method: Any = None, **options: Any) -> Job:
     """Users who believe nearly everything."""
     return unlabeled(method or Ssfl(FixMatch(threshold=0.4), period=3), **{"clients": 4, "rounds": 4} | options)
+
+
+def fedrgd(*args: Any, **settings: Any) -> Ssfl:
+    """SSFL with two groups."""
+    return Ssfl(*args, **{"groups": 2} | settings)
 
 
 def merged(groups: int, ups: Mapping[int, WeightsUp], *own: float) -> Any:
@@ -98,15 +102,14 @@ def test_one_group_is_uniform_fedavg_with_the_server_among_the_clients_to_the_la
     train = steps(5)
     alone = job(FedAvg(Quadratic(), "uniform"), quadratics(*rows), point(5.0), train=train)
     shared = quadratics(*rows[1:], server=rows[0])
-    for method in (Ssfl(Quadratic(), period=5), FedRgd(Quadratic(), period=5, groups=1)):
-        ours = job(method, shared, point(5.0), train=train)
-        assert same(play_all(ours).state.w, play_all(alone).state.w)
-    two = job(FedRgd(Quadratic(), period=5), shared, point(5.0), train=train)
+    ours = job(Ssfl(Quadratic(), period=5), shared, point(5.0), train=train)
+    assert same(play_all(ours).state.w, play_all(alone).state.w)
+    two = job(fedrgd(Quadratic(), period=5), shared, point(5.0), train=train)
     assert apart(play_all(two).state.w, play_all(alone).state.w) > 1e-3
 
 
 def test_one_group_of_some_users_is_their_mean_with_the_server_to_the_last_bit() -> None:
-    """Eq. 5, over rounds with C_k = 2 of K = 5: everybody goes on from w_avg, also who was away."""
+    """Eq. 5, over rounds with C_k = 2 of K = 5: every user continues from w_avg, also one that was away."""
     objective = FixMatch(threshold=0.4)
     task = given(Ssfl(objective, period=3), clients=5, cohort=2)
     w = started(task).w
@@ -119,10 +122,9 @@ def test_one_group_of_some_users_is_their_mean_with_the_server_to_the_last_bit()
 
 
 def test_fedrgd_is_ssfl_with_two_groups() -> None:
-    objective = FixMatch(threshold=0.4)
-    ours, grouped = (given(kind) for kind in (FedRgd(objective, period=3), Ssfl(objective, period=3, groups=2)))
-    assert same(play_all(ours).state.w, play_all(grouped).state.w)
-    assert not same(play_all(ours).state.w, play_all(given()).state.w)
+    built = registry.build_method("fedrgd", {"period": 3}, {"threshold": 0.4})
+    assert built == Ssfl(FixMatch(threshold=0.4), period=3, groups=2)
+    assert not same(play_all(given(built)).state.w, play_all(given()).state.w)
 
 
 # Who is in which group.
@@ -137,7 +139,7 @@ def test_every_user_is_in_one_group_and_sizes_differ_by_at_most_one(users: int, 
     assert max(map(len, drawn)) - min(map(len, drawn)) <= 1
 
 
-def test_groups_are_drawn_anew_in_every_round_alike_for_a_seed_and_otherwise_for_another() -> None:
+def test_groups_are_new_in_every_round_and_depend_on_the_seed() -> None:
     task = given(clients=10, rounds=8)
     drawn = [str(draw(task.server(k, {}), range(10), 2)) for k in range(8)]
     assert len(set(drawn)) > 5
@@ -168,8 +170,8 @@ def paced(holder: Any) -> Any:
     return replace(holder, train=replace(holder.train, steps=3))
 
 
-def test_users_get_the_mean_of_their_group_and_the_server_goes_on_from_w_avg() -> None:
-    task: Any = given(FedRgd(FixMatch(threshold=0.4), period=3), clients=6, rounds=6)
+def test_users_get_the_mean_of_their_group_and_the_server_continues_from_w_avg() -> None:
+    task: Any = given(fedrgd(FixMatch(threshold=0.4), period=3), clients=6, rounds=6)
     for moment in rounds(task):
         state, server = moment.state, task.server(moment.record.round + 1, {})
         after, downs = task.method.send(server, state)
@@ -183,7 +185,7 @@ def test_users_get_the_mean_of_their_group_and_the_server_goes_on_from_w_avg() -
 
 @pytest.mark.parametrize("newcomers", ["global", "group"])
 def test_newcomers_get_w_avg_or_some_groups_mean(newcomers: Any) -> None:
-    method = FedRgd(FixMatch(threshold=0.4), period=3, newcomers=newcomers)
+    method = fedrgd(FixMatch(threshold=0.4), period=3, newcomers=newcomers)
     task = given(method, clients=12, cohort=4)
     state = next(iter(rounds(task))).state
     everybody = replace(task.server(1, {}), cohort=tuple(range(12)))
@@ -198,7 +200,7 @@ def test_newcomers_get_w_avg_or_some_groups_mean(newcomers: Any) -> None:
 
 
 def test_newcomers_are_given_another_group_in_another_round() -> None:
-    method = FedRgd(FixMatch(threshold=0.4), period=3, newcomers="group")
+    method = fedrgd(FixMatch(threshold=0.4), period=3, newcomers="group")
     task = given(method, clients=12, cohort=4)
     state = replace(next(iter(rounds(task))).state, member={})
     given_to = []
@@ -209,7 +211,7 @@ def test_newcomers_are_given_another_group_in_another_round() -> None:
 
 
 def test_in_the_first_round_all_start_alike() -> None:
-    task = given(FedRgd(newcomers="group"))
+    task = given(fedrgd(newcomers="group"))
     state = started(task)
     _, downs = task.method.send(task.server(0, {}), state)
     assert all(same(down.w, state.w) for down in downs.values())
@@ -218,7 +220,7 @@ def test_in_the_first_round_all_start_alike() -> None:
 # T: steps, not epochs.
 
 
-def test_server_and_users_make_t_steps_whatever_train_says() -> None:
+def test_server_and_users_make_t_steps_whatever_train_steps_is() -> None:
     for t in (1, 5):
         record = play_all(given(Ssfl(FixMatch(threshold=0.4), period=t), rounds=1)).records[0]
         assert record.server["steps"] == t
@@ -253,7 +255,7 @@ def test_a_period_outlives_the_command_line_and_a_saved_config(period: int) -> N
 
 
 def test_self_training_is_ssfl_with_pseudo_labels() -> None:
-    built = catalog.build_method("ssfl+pseudo-label", {"period": 3}, {"threshold": 0.4})
+    built = registry.build_method("ssfl+pseudo-label", {"period": 3}, {"threshold": 0.4})
     assert built == Ssfl(PseudoLabel(threshold=0.4), period=3)
     w = play_all(given(built)).state.w
     assert not same(w, play_all(given(Ssfl(Supervised(), period=3))).state.w)
@@ -261,10 +263,10 @@ def test_self_training_is_ssfl_with_pseudo_labels() -> None:
 
 def test_the_default_is_the_papers() -> None:
     for name, groups in (("ssfl", 1), ("fedrgd", 2)):
-        built: Any = catalog.build_method(name, {}, {})
+        built: Any = registry.build_method(name, {}, {})
         assert built.objective == FixMatch(threshold=0.95, weight=1.0, over="batch", labeler="local")
         assert (built.period, built.groups, built.servers, built.newcomers) == (16, groups, "one", "global")
-        assert built == catalog.build_method(name, {"preset": "as-written"}, {})
+        assert built == registry.build_method(name, {"preset": "as-written"}, {})
 
 
 def test_labels_that_users_hold_are_used_as_usual() -> None:
@@ -277,11 +279,6 @@ def test_labels_that_users_hold_are_used_as_usual() -> None:
     assert same(reply.up.w, fit(paced, w, objective).params)
     assert reply.metrics["loss_supervised"] > 0
     assert not same(reply.up.w, visit(task, 0, WeightsDown(w)).up.w)
-
-
-def test_it_needs_labels_at_the_server() -> None:
-    assert Ssfl().needs.server_labels
-    assert not Ssfl().needs.client_labels
 
 
 # Eq. 8.
@@ -299,7 +296,7 @@ def test_weight_diversity_by_hand() -> None:
 
 @pytest.mark.parametrize("newcomers", ["global", "group"])
 def test_the_diversity_logged_is_that_of_the_moves_from_what_each_user_got(newcomers: Any) -> None:
-    method = FedRgd(FixMatch(threshold=0.4), period=3, newcomers=newcomers)
+    method = fedrgd(FixMatch(threshold=0.4), period=3, newcomers=newcomers)
     task = given(method, clients=8, cohort=4)
     state = list(rounds(task))[1].state
     third = by_hand.turn(task, 2, state, cohort=range(8))
@@ -336,36 +333,38 @@ def test_one_upload_has_no_diversity() -> None:
 
 
 def released(**options: Any) -> Any:
-    return catalog.build_method("fedrgd", {"preset": "as-released", "period": 3, **options}, {"threshold": 0.4})
+    return registry.build_method("fedrgd", {"preset": "as-released", "period": 3, **options}, {"threshold": 0.4})
 
 
-def test_as_released_every_group_has_a_server_model_with_streams_of_its_own() -> None:
+def test_as_released_every_group_has_a_server_model_with_separate_streams() -> None:
     method = released()
     assert (method.servers, method.newcomers, method.groups) == ("each", "group", 2)
     task = given(method)
     state, _ = method.send(task.server(0, {}), method.start(task.server(0, {})))
     assert len(state.own) == 2
     assert not same(*state.own)
-    one = FedRgd(FixMatch(threshold=0.4), period=3)
+    one = fedrgd(FixMatch(threshold=0.4), period=3)
     alone, _ = one.send(task.server(0, {}), one.start(task.server(0, {})))
     assert len(alone.own) == 1
 
 
 def test_each_server_model_keeps_its_own_momentum() -> None:
-    method, kept = released(), replace(TWO_EPOCHS, optimizer="keep")
-    state = list(rounds(given(method, train=kept)))[-1].state
-    assert [memory.velocity is not None for memory in state.kept] == [True, True]
-    assert not same(state.kept[0].velocity, state.kept[1].velocity)
-    server = given(method, train=kept).server(3, {})
-    sent, without = (method.send(server, replace(state, kept=(state.kept[0], two)))[0] for two in (state.kept[1], None))
+    method, carried = released(), replace(TWO_EPOCHS, optimizer="keep")
+    state = list(rounds(given(method, train=carried)))[-1].state
+    assert [memory.velocity is not None for memory in state.carried] == [True, True]
+    assert not same(state.carried[0].velocity, state.carried[1].velocity)
+    server = given(method, train=carried).server(3, {})
+    first, second = state.carried
+    states = (replace(state, carried=(first, each)) for each in (second, None))
+    sent, without = (method.send(server, each)[0] for each in states)
     assert same(sent.own[0], without.own[0])
     assert not same(sent.own[1], without.own[1])
     forgets = list(rounds(given(method)))[-1].state
-    assert forgets.kept == (None, None)
+    assert forgets.carried == (None, None)
     assert not same(forgets.w, state.w)
 
 
-def test_each_server_model_goes_on_from_w_avg() -> None:
+def test_each_server_model_continues_from_w_avg() -> None:
     method = released()
     task = given(method)
     state = list(rounds(task))[1].state
@@ -391,8 +390,8 @@ def test_server_models_that_were_not_averaged_keep_their_momentum() -> None:
     state, downs = method.send(server, method.start(server))
     after = method.merge(server, state, {0: visit(task, 0, downs[0]).up})
     assert len(after.means) == 1
-    assert after.kept == state.kept
-    assert len(after.kept) == 2
+    assert after.carried == state.carried
+    assert len(after.carried) == 2
 
 
 def test_each_server_models_steps_count_and_the_last_ones_losses_are_logged() -> None:
@@ -406,9 +405,9 @@ def test_each_server_models_steps_count_and_the_last_ones_losses_are_logged() ->
     assert log["loss_supervised"] == last.metrics["loss_supervised"]
 
 
-def test_as_released_with_kept_statistics_w_avg_has_the_mean_of_the_server_models() -> None:
+def test_as_released_with_buffers_keep_w_avg_has_the_mean_of_the_server_models() -> None:
     keep = Training(batch=4, lr=0.05, buffers="keep", optimizer="keep")
-    method = catalog.build_method("fedrgd", {"preset": "as-released", "period": 2, "groups": 2}, {"threshold": 0.0})
+    method = registry.build_method("fedrgd", {"preset": "as-released", "period": 2, "groups": 2}, {"threshold": 0.0})
     task = with_batchnorm(method, train=keep)
     first = by_hand.turn(task)
     own = mean(first.sent.own)
@@ -427,7 +426,7 @@ def test_users_keep_their_momentum_too() -> None:
     down = WeightsDown(started(task).w)
     memory = visit(task, 0, down).memory
     again: Any = visit(task, 0, down, memory, round=1)
-    assert same(again.up.w, fit(paced(task.client(1, 0)), down.w, FixMatch(threshold=0.4), kept=memory).params)
+    assert same(again.up.w, fit(paced(task.client(1, 0)), down.w, FixMatch(threshold=0.4), carried=memory).params)
     assert not same(again.up.w, visit(task, 0, down, None, round=1).up.w)
 
 
@@ -458,17 +457,17 @@ def test_averaged_statistics_are_averaged() -> None:
 
 def test_recomputed_statistics_are_those_of_w_avg_and_of_each_groups_mean() -> None:
     recompute = Training(batch=4, lr=0.2, buffers="recompute")
-    task = with_batchnorm(FedRgd(FixMatch(threshold=0.0), period=2), train=recompute)
+    task = with_batchnorm(fedrgd(FixMatch(threshold=0.0), period=2), train=recompute)
     state, plain = play_all(task).state, task.server(0, {}).views.plain(images(50, 12).x)
     for w in (state.w, *state.means):
-        assert same(w, task.net.restate(w, [plain]))
+        assert same(w, task.net.recompute_batchnorm(w, [plain]))
 
 
 # What may go wrong on the way.
 
 
-@pytest.mark.parametrize("method", [Ssfl(period=3), FedRgd(period=3), released()], ids=["ssfl", "fedrgd", "released"])
-def test_where_nobody_arrives_w_avg_is_the_servers_own(method: Any) -> None:
+@pytest.mark.parametrize("method", [Ssfl(period=3), fedrgd(period=3), released()], ids=["ssfl", "fedrgd", "released"])
+def test_in_a_round_without_uploads_w_avg_is_the_servers_model(method: Any) -> None:
     task = given(method)
     server = task.server(0, {})
     state, _ = method.send(server, method.start(server))
@@ -480,7 +479,7 @@ def test_where_nobody_arrives_w_avg_is_the_servers_own(method: Any) -> None:
 
 
 def test_lost_uploads_are_left_out_of_groups_and_mean() -> None:
-    task = given(FedRgd(FixMatch(threshold=0.4), period=3), rounds=6, faults=Faults(lost=0.4), min_clients=0)
+    task = given(fedrgd(FixMatch(threshold=0.4), period=3), rounds=6, faults=Faults(lost=0.4), min_clients=0)
     moments = list(rounds(task))
     assert any(moment.record.skipped for moment in moments)
     for moment in moments:
@@ -488,17 +487,11 @@ def test_lost_uploads_are_left_out_of_groups_and_mean() -> None:
         assert len(moment.state.means) == max(1, min(2, len(moment.state.member)))
 
 
-def test_a_user_without_samples_only_listens() -> None:
+def test_a_user_without_samples_uploads_nothing() -> None:
     task = given()
     empty = replace(task.client(0, 0), data=points(0, 0))
     w = started(task).w
     assert task.method.client_update(empty, None, WeightsDown(w)).up is None
-
-
-@pytest.mark.parametrize("method", [FedRgd(FixMatch(threshold=0.4), period=3), released()], ids=["written", "released"])
-def test_resumed_is_uninterrupted(method: Any, tmp_path: Path) -> None:
-    task = given(method, clients=5, cohort=3, train=replace(TWO_EPOCHS, optimizer="keep"))
-    assert resumes(task, tmp_path)
 
 
 # Eq. 9, by hand: γ·max(cos(π·c·(t - eM/B)/(EM/B - eM/B)), ε). With T iterations to a round, t = round·T.
@@ -541,8 +534,8 @@ def test_beyond_half_a_wave_it_rests_at_its_least_and_rises_again() -> None:
 @pytest.mark.parametrize(
     "schedule", ["cosine:2.3:x", "cosine:2.3:-1", "cosine:2.3:2", "cosine:2.3:nan", "cosine:1:0:0"]
 )
-def test_a_least_that_is_no_share_is_refused(schedule: str) -> None:
-    with pytest.raises(Exception, match="unknown schedule"):
+def test_a_cosine_schedule_refuses_a_minimum_outside_0_to_1(schedule: str) -> None:
+    with refused("learn.unknown-schedule"):
         learning_rate(Training(schedule=schedule), 1, 10)
 
 

@@ -13,7 +13,7 @@ SMALL = 0.06
 
 
 def stream(use: str = "init") -> torch.Generator:
-    """A random stream of its own for every use."""
+    """A separate random stream for every use."""
     return Streams(0).at(use)
 
 

@@ -1,4 +1,4 @@
-"""One client on a bench: views that can be told apart and nets whose logits are the view itself, or nearly."""
+"""One client on a test bench: distinguishable views, and nets whose logits are the view itself, or nearly."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +21,7 @@ ONE_STEP = steps(1, batch=8, lr=1.0)  # so a change is the negative gradient
 
 @dataclass(frozen=True, eq=False)
 class Scaled:
-    """Three views that can be told apart, and a note of every look."""
+    """Three views that differ, and a record of every use."""
 
     looks: list[tuple[str, int]] = field(default_factory=list)
 

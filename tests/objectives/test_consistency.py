@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from tacit.learn import fit
+from tacit.learn import fit, loss_of_batch
 from tacit.method import Training
 from tacit.nets import build
 from tacit.objectives import MeanTeacher, Mixup, Pi, Supervised
@@ -17,7 +17,7 @@ from tests.toys import apart, hide, images, linear, points, same, samples
 
 def test_two_equal_views_agree() -> None:
     holder = client(samples([[1.0, 0.0]], [-1]), linear(2, 2), views=Scaled())
-    cost = Pi(ramp=0).visit(holder, EYE, {}).cost(EYE, whole(holder))
+    cost = loss_of_batch(Pi(ramp=0).local_loss(holder, EYE, {}), holder.net, EYE, whole(holder))
     assert cost.total.item() == 0
 
 
@@ -26,22 +26,22 @@ def test_a_teacher_that_differs_by_hand(distance: Any) -> None:
     # Weak views have odds 9: p = (0.9, 0.1); the teacher, the received model, says (0.1, 0.9). One sample is labeled.
     data = samples([[log(3), 0.0], [log(3), 0.0]], [0, -1])
     holder = client(data, linear(2, 2), views=Scaled())
-    visit = MeanTeacher(ramp=0, distance=distance).visit(holder, FLIPPED, {})
-    visit.after_step(EYE)  # after the first step α is 1/2: the mean of the two models answers (½, ½)
-    cost = visit.cost(EYE, whole(holder))
+    local = MeanTeacher(ramp=0, distance=distance).local_loss(holder, FLIPPED, {})
+    local.after_step(EYE)  # after the first step α is 1/2: the mean of the two models answers (½, ½)
+    cost = loss_of_batch(local, holder.net, EYE, whole(holder))
     apart_by = {"mse": 0.4**2, "kl": 0.5 * log(0.5 / 0.9) + 0.5 * log(0.5 / 0.1)}[distance]
     assert cost.metrics["loss_unlabeled"].item() == pytest.approx(apart_by, rel=1e-5)
     assert cost.total.item() == pytest.approx(-log(0.9) + apart_by, rel=1e-5)
 
 
-def test_the_teacher_follows_as_slowly_as_asked() -> None:
+def test_the_teacher_follows_by_alpha() -> None:
     holder = client(samples([[log(3), 0.0]], [-1]), linear(2, 2), views=Scaled())
-    visit = MeanTeacher(alpha=0.25, ramp=0).visit(holder, EYE, {})
+    local = MeanTeacher(alpha=0.25, ramp=0).local_loss(holder, EYE, {})
     for _ in range(3):
-        visit.after_step(EYE)
-    visit.after_step(FLIPPED)
+        local.after_step(EYE)
+    local.after_step(FLIPPED)
     # α = min(4/5, ¼): the teacher is ¼·I + ¾·(-I) = -½·I, so its odds for the other class are 3.
-    cost = visit.cost(FLIPPED, whole(holder))
+    cost = loss_of_batch(local, holder.net, FLIPPED, whole(holder))
     assert cost.total.item() == pytest.approx((0.9 - 0.75) ** 2, rel=1e-5)
 
 
@@ -58,7 +58,8 @@ def test_a_teacher_without_memory_is_the_pi_model(net: Any) -> None:
 def test_the_weight_grows_over_rounds(objective: Any) -> None:
     for round, factor in ((0, exp(-5)), (5, exp(-1.25)), (10, 1.0), (20, 1.0)):
         holder = client(hide(points(0, 6)), linear(), round=round, rounds=30)
-        cost = objective(weight=2.0, ramp=10).visit(holder, start(linear()), {}).cost(start(linear()), whole(holder))
+        local = objective(weight=2.0, ramp=10).local_loss(holder, start(linear()), {})
+        cost = loss_of_batch(local, holder.net, start(linear()), whole(holder))
         assert cost.metrics["weight_unlabeled"].item() == pytest.approx(2 * factor)
 
 
@@ -79,7 +80,7 @@ def test_mixup_by_hand() -> None:
         z = lam * batch.x[i] + (1 - lam) * batch.x[j]
         p = z.softmax(0)
         expected -= (lam * p[batch.y[i]].log() + (1 - lam) * p[batch.y[j]].log()).item() / 2
-    cost = Mixup().visit(holder, EYE, {}).cost(EYE, batch)
+    cost = loss_of_batch(Mixup().local_loss(holder, EYE, {}), holder.net, EYE, batch)
     assert cost.total.item() == pytest.approx(expected, rel=1e-5)
 
 
@@ -92,7 +93,7 @@ def test_mixup_of_unlabeled_samples_by_hand() -> None:
     q, lam = u.softmax(dim=1), share[:, None]
     mixed = lam * u + (1 - lam) * u[partner]
     expected = (mixed.softmax(dim=1) - (lam * q + (1 - lam) * q[partner])).square().mean().item()
-    cost = Mixup(ramp=0).visit(holder, EYE, {}).cost(EYE, batch)
+    cost = loss_of_batch(Mixup(ramp=0).local_loss(holder, EYE, {}), holder.net, EYE, batch)
     assert cost.total.item() == pytest.approx(expected, rel=1e-5)
 
 
@@ -108,4 +109,6 @@ def test_shares_are_beta_distributed() -> None:
 def test_a_constant_model_is_consistent_under_mixing() -> None:
     constant = {"fc.weight": torch.zeros(2, 2), "fc.bias": torch.tensor([0.3, 0.0])}
     holder = client(hide(points(0, 8, classes=2, features=2)), linear(2, 2))
-    assert Mixup(ramp=0).visit(holder, constant, {}).cost(constant, whole(holder)).total.item() == pytest.approx(0)
+    assert loss_of_batch(
+        Mixup(ramp=0).local_loss(holder, constant, {}), holder.net, constant, whole(holder)
+    ).total.item() == pytest.approx(0)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tacit.federation import Samples
-from tacit.learn import Objective, fit
+from tacit.learn import Objective, fit, loss_of_batch
 from tacit.method import ClientContext, Training
 from tacit.methods.fedavg import FedAvg
 from tacit.methods.fedprox import FedProx
@@ -19,8 +19,9 @@ from tacit.methods.scaffold import Scaffold
 from tacit.methods.server_only import ServerOnly
 from tacit.nets import build
 from tacit.objectives import OBJECTIVES
-from tacit.objectives.parts import Teacher
+from tacit.objectives.labeling import Labeling, Teacher
 from tacit.params import Params
+from tacit.updates import known_metrics
 from tests.objectives.bench import EYE, NOISY, client, gradient, leaves, start, whole
 from tests.toys import TWO_EPOCHS, apart, federation, hide, images, job, linear, points, rounds, same, samples
 
@@ -33,6 +34,7 @@ EAGER: dict[str, dict[str, Any]] = {
     "mean-teacher": {"ramp": 0.0, "alpha": 0.5},
     "mixup": {"ramp": 0.0, "weight": 30.0},  # a linear model is nearly consistent by itself
     "flexmatch": {"threshold": 0.4},
+    "openmatch": {"threshold": 0.0},
 }
 SEMI = [name for name in OBJECTIVES if name != "supervised"]
 
@@ -58,6 +60,7 @@ def test_it_learns_wherever_the_labels_are(name: str, shown: int) -> None:
     holder = holder_of(hide(points(0, 20), shown))
     trained = fit(holder, start(linear()), make(name))
     assert apart(trained.params, start(linear())) > 1e-3
+    assert trained.metrics.keys() <= (known_metrics(make(name)) or set())  # otherwise every client would be left out
     assert ("loss_supervised" in trained.metrics) == (shown > 0)
     if shown < 20:
         assert {"loss_unlabeled", "weight_unlabeled"} <= trained.metrics.keys()
@@ -96,7 +99,7 @@ def test_the_gradient_of_unlabeled_samples_is_that_of_the_loss_with_targets_held
     data = samples([[1.0, 0.0], [0.0, 0.7], [0.5, 0.1]], [-1, -1, -1])
     holder = client(data, linear(2, 2), views=NOISY)
     w = leaves(EYE)
-    found = gradient(make(name).visit(holder, EYE, {}).cost(w, whole(holder)).total, w)
+    found = gradient(loss_of_batch(make(name).local_loss(holder, EYE, {}), holder.net, w, whole(holder)).total, w)
     numeric = _numeric_gradient(make(name), holder)
     for key, value in numeric.items():
         assert torch.allclose(found[key], value, atol=2e-3), key
@@ -106,8 +109,9 @@ def test_the_gradient_of_unlabeled_samples_is_that_of_the_loss_with_targets_held
 @pytest.mark.parametrize("labeler", ["local", "global", "confident"])
 def test_the_labeler_answers_without_gradient(labeler: Any) -> None:
     holder = client(hide(points(0, 6)), linear())
-    teacher = Teacher(holder, start(linear()), labeler, "weak", holder.stream("a"))
-    assert not teacher(leaves(start(linear())), whole(holder)).requires_grad
+    teacher = Teacher(holder, start(linear()), Labeling(labeler=labeler), {})
+    batch = whole(holder)
+    assert not teacher(leaves(start(linear())), batch, batch.u)[0].requires_grad
 
 
 @pytest.mark.parametrize("name", SEMI)
@@ -119,9 +123,9 @@ def test_passes_with_gradient_learn_and_passes_without_label(name: str) -> None:
         passes.append((torch.is_grad_enabled(), train))
         return real(params, x, train)
 
-    visit = make(name).visit(holder, start(linear()), {})
+    local = make(name).local_loss(holder, start(linear()), {})
     holder.net.apply = watched  # type: ignore[method-assign]
-    visit.cost(leaves(start(linear())), whole(holder))
+    loss_of_batch(local, holder.net, leaves(start(linear())), whole(holder))
     with_gradient = [train for gradient, train in passes if gradient]
     assert with_gradient == [True]  # one pass learns, in training mode
     assert all(train for _, train in passes)  # and so does the model label as it trains, or the teacher
@@ -137,7 +141,7 @@ def test_the_received_model_labels_in_evaluation_mode() -> None:
         return real(params, x, train)
 
     holder.net.apply = watched  # type: ignore[method-assign]
-    Teacher(holder, start(linear()), "global", "weak", holder.stream("a"))
+    Teacher(holder, start(linear()), Labeling(labeler="global"), {})
     assert modes == [False]
 
 
@@ -158,7 +162,13 @@ def _numeric_gradient(objective: Objective, holder: ClientContext) -> Params:
                 w = leaves(EYE)
                 with torch.no_grad():
                     w[name].view(-1)[place] += step
-                cost.append(float(objective.visit(holder, EYE, {}).cost(w, whole(holder)).total.detach()))
+                cost.append(
+                    float(
+                        loss_of_batch(
+                            objective.local_loss(holder, EYE, {}), holder.net, w, whole(holder)
+                        ).total.detach()
+                    )
+                )
             slope.view(-1)[place] = (cost[0] - cost[1]) / (2 * epsilon)
         slopes[name] = slope
     return slopes
@@ -186,5 +196,5 @@ def test_labels_at_the_server_only(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in SEMI if name not in {"pi", "mean-teacher"}])
 def test_pseudo_labels_are_reported_for_diagnosis(name: str) -> None:
     trained = fit(holder_of(hide(points(0, 20), shown=8)), start(linear()), make(name))
-    assert trained.guesses is not None
-    assert set(trained.guesses.index.tolist()) == set(range(8, 20))
+    assert trained.pseudo_labels is not None
+    assert set(trained.pseudo_labels.index.tolist()) == set(range(8, 20))

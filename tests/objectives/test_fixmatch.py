@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tacit.federation import Samples
-from tacit.learn import Objective, batches, fit
+from tacit.learn import Objective, batches, fit, loss_of_batch
 from tacit.method import Training
 from tacit.nets import Net, build
 from tacit.objectives import FixMatch, Supervised
@@ -23,17 +23,17 @@ from tests.toys import Noisy, apart, hide, images, linear, points, same, samples
 def test_supervised_by_hand() -> None:
     data = samples([[log(3), 0.0], [0.0, log(9)]], [0, -1])
     holder = client(data, linear(2, 2))
-    cost = Supervised().visit(holder, EYE, {}).cost(EYE, whole(holder))
+    cost = loss_of_batch(Supervised().local_loss(holder, EYE, {}), holder.net, EYE, whole(holder))
     assert cost.total.item() == pytest.approx(-log(3 / 4), rel=1e-6)  # the unlabeled sample does not count
     assert cost.metrics["loss_supervised"] is cost.total
-    assert cost.guesses is None
+    assert cost.pseudo_labels is None
 
 
 @pytest.mark.parametrize("view, factor", [("plain", 1.0), ("weak", 2.0), ("strong", 0.5)])
 @pytest.mark.parametrize("objective", [Supervised, FixMatch])
-def test_labeled_images_are_looked_at_as_asked(objective: Any, view: str, factor: float) -> None:
+def test_labeled_images_have_the_view_that_is_set(objective: Any, view: str, factor: float) -> None:
     holder = client(samples([[log(3), 0.0]], [0]), linear(2, 2), views=Scaled())
-    cost = objective(view=view).visit(holder, EYE, {}).cost(EYE, whole(holder))
+    cost = loss_of_batch(objective(view=view).local_loss(holder, EYE, {}), holder.net, EYE, whole(holder))
     assert cost.total.item() == pytest.approx(-log(3**factor / (3**factor + 1)), rel=1e-6)
 
 
@@ -46,7 +46,7 @@ STRONG = [-log(3**0.5 / (3**0.5 + 1)), -log(2**0.5 / (2**0.5 + 1)), -log(1.2**0.
 
 
 @pytest.mark.parametrize(
-    "options, unlabeled, kept",
+    "options, unlabeled, accepted",
     [
         ({"threshold": 0.85}, STRONG[0] / 3, [True, False, False]),
         ({"threshold": 0.75}, (STRONG[0] + STRONG[1]) / 3, [True, True, False]),
@@ -59,27 +59,27 @@ STRONG = [-log(3**0.5 / (3**0.5 + 1)), -log(2**0.5 / (2**0.5 + 1)), -log(1.2**0.
     ],
     ids=str,
 )
-def test_fixmatch_by_hand(options: dict[str, Any], unlabeled: float, kept: list[bool]) -> None:
+def test_fixmatch_by_hand(options: dict[str, Any], unlabeled: float, accepted: list[bool]) -> None:
     holder = client(MIXED, linear(2, 2), views=Scaled())
-    cost = FixMatch(**options).visit(holder, EYE, {}).cost(EYE, whole(holder))
+    cost = loss_of_batch(FixMatch(**options).local_loss(holder, EYE, {}), holder.net, EYE, whole(holder))
     weight = options.get("weight", 1.0)
     assert cost.total.item() == pytest.approx(SUPERVISED_PART + weight * unlabeled, rel=1e-5)
     assert cost.metrics["loss_supervised"].item() == pytest.approx(SUPERVISED_PART, rel=1e-5)
     assert cost.metrics["loss_unlabeled"].item() == pytest.approx(unlabeled, rel=1e-5)
-    assert cost.metrics["kept"].item() == pytest.approx(sum(kept) / 3)
-    assert cost.guesses is not None
-    assert cost.guesses.index.tolist() == [1, 2, 3]  # positions among all of the client's samples
-    assert cost.guesses.label.tolist() == [0, 1, 0]
-    assert cost.guesses.kept.tolist() == kept
+    assert cost.metrics["kept"].item() == pytest.approx(sum(accepted) / 3)
+    assert cost.pseudo_labels is not None
+    assert cost.pseudo_labels.index.tolist() == [1, 2, 3]  # positions among all of the client's samples
+    assert cost.pseudo_labels.label.tolist() == [0, 1, 0]
+    assert cost.pseudo_labels.accepted.tolist() == accepted
 
 
 def test_the_gradient_goes_through_the_strong_view_and_not_through_the_target() -> None:
     """Released baselines detach the strong view, and then learn nothing from unlabeled data."""
     holder = client(samples(UNLABELED, [-1, -1, -1]), linear(2, 2), views=Scaled())
     w = leaves(EYE)
-    cost = FixMatch(threshold=0.75).visit(holder, EYE, {}).cost(w, whole(holder))
+    cost = loss_of_batch(FixMatch(threshold=0.75).local_loss(holder, EYE, {}), holder.net, w, whole(holder))
     found = gradient(cost.total, w)
-    # Σ over the two kept of (p - target) ⊗ strong view, over a batch of three
+    # Σ over the two accepted of (p - target) ⊗ strong view, over a batch of three
     views = torch.tensor(UNLABELED)[:2] * 0.5
     error = views.softmax(dim=1) - torch.tensor([[1.0, 0.0], [0.0, 1.0]])
     assert torch.allclose(found["fc.weight"], error.T @ views / 3, atol=1e-7)
@@ -94,12 +94,12 @@ def test_a_client_without_labels_learns(labeler: Any) -> None:
     trained = fit(holder, start(net), FixMatch(threshold=0.0, labeler=labeler))
     assert apart(trained.params, start(net)) > 1e-3
     assert "loss_supervised" not in trained.metrics
-    assert trained.guesses is not None
-    assert sorted(trained.guesses.index.tolist()) == list(range(20))
+    assert trained.pseudo_labels is not None
+    assert sorted(trained.pseudo_labels.index.tolist()) == list(range(20))
 
 
 @pytest.mark.parametrize("labeler", ["local", "global"])
-def test_a_client_that_is_sure_of_nothing_keeps_the_model(labeler: Any) -> None:
+def test_a_client_without_a_confident_sample_does_not_change_the_model(labeler: Any) -> None:
     net = linear()
     holder = client(hide(points(0, 20)), net, Training(lr=0.1))
     trained = fit(holder, start(net), FixMatch(threshold=1.0, labeler=labeler))
@@ -117,14 +117,17 @@ def test_fixmatch_on_labeled_data_has_the_bits_of_supervised(net: Net, labeler: 
     )
     assert same(fixmatch.params, supervised.params)
     assert fixmatch.metrics == supervised.metrics
-    assert fixmatch.guesses is None
+    assert fixmatch.pseudo_labels is None
 
 
 def test_weight_zero_has_the_gradient_of_supervised() -> None:
     holder = client(MIXED, linear(2, 2), views=Scaled())
     w = leaves(EYE)
     objectives: list[Objective] = [FixMatch(weight=0.0, threshold=0.0), Supervised()]
-    found = [gradient(each.visit(holder, EYE, {}).cost(w, whole(holder)).total, w) for each in objectives]
+    found = [
+        gradient(loss_of_batch(each.local_loss(holder, EYE, {}), holder.net, w, whole(holder)).total, w)
+        for each in objectives
+    ]
     assert apart(*found) == 0.0
 
 
@@ -134,11 +137,11 @@ def test_weight_zero_has_the_gradient_of_supervised() -> None:
 def labels(labeler: Any, received: Params, w: Params) -> tuple[list[int], list[bool], Scaled]:
     views = Scaled()
     holder = client(samples(UNLABELED, [-1, -1, -1]), linear(2, 2), views=views)
-    visit = FixMatch(threshold=0.7, labeler=labeler).visit(holder, received, {})
+    local = FixMatch(threshold=0.7, labeler=labeler).local_loss(holder, received, {})
     for _ in range(3):
-        guesses = visit.cost(w, whole(holder)).guesses
-    assert guesses is not None
-    return guesses.label.tolist(), guesses.kept.tolist(), views
+        pseudo_labels = loss_of_batch(local, holder.net, w, whole(holder)).pseudo_labels
+    assert pseudo_labels is not None
+    return pseudo_labels.label.tolist(), pseudo_labels.accepted.tolist(), views
 
 
 def test_the_local_labeler_is_the_model_as_it_trains() -> None:
@@ -147,9 +150,9 @@ def test_the_local_labeler_is_the_model_as_it_trains() -> None:
 
 
 def test_the_global_labeler_is_the_received_model_on_plain_views() -> None:
-    answer, kept, _ = labels("global", EYE, FLIPPED)
+    answer, accepted, _ = labels("global", EYE, FLIPPED)
     assert answer == [0, 1, 0]
-    assert kept == [True, False, False]  # plain views have odds 3, 2 and 1.2: p = 0.75, 0.67 and 0.55
+    assert accepted == [True, False, False]  # plain views have odds 3, 2 and 1.2: p = 0.75, 0.67 and 0.55
 
 
 def test_the_global_labeler_labels_once() -> None:
@@ -165,11 +168,11 @@ def test_the_global_labeler_finds_every_sample_in_its_batch() -> None:
     holder = client(hide(points(0, 30), shown=7), net, Training(batch=4))
     received = start(net)
     expected = net.apply(received, holder.data.x).argmax(dim=1)
-    visit = FixMatch(labeler="global").visit(holder, received, {})
+    local = FixMatch(labeler="global").local_loss(holder, received, {})
     for batch in batches(holder):
-        guesses = visit.cost(received, batch).guesses
-        assert guesses is not None
-        assert torch.equal(guesses.label, expected[guesses.index])
+        pseudo_labels = loss_of_batch(local, holder.net, received, batch).pseudo_labels
+        assert pseudo_labels is not None
+        assert torch.equal(pseudo_labels.label, expected[pseudo_labels.index])
 
 
 @pytest.mark.parametrize("place", ["meta", "cpu"])
@@ -178,7 +181,9 @@ def test_the_global_labeler_may_hold_the_data_elsewhere_than_the_model(place: st
     meta = torch.device("meta")
     holder = replace(client(hide(points(0, 6)), linear()), device=meta)
     received, w = ({name: value.to(to) for name, value in start(linear()).items()} for to in (place, meta))
-    cost = FixMatch(labeler="global").visit(holder, received, {}).cost(w, next(batches(holder)))
+    cost = loss_of_batch(
+        FixMatch(labeler="global").local_loss(holder, received, {}), holder.net, w, next(batches(holder))
+    )
     assert cost.total.device == meta
 
 
@@ -197,9 +202,9 @@ def test_labeling_and_learning_both_move_the_running_statistics() -> None:
     net, views = build("cnn", (1, 16, 16), 3, "batch"), Scaled()
     holder = client(hide(images(0, 8)), net, views=views)
     w, x = start(net), holder.data.x
-    cost = FixMatch().visit(holder, w, {}).cost
+    local = FixMatch().local_loss(holder, w, {})
     moved, expected = clone(w), clone(w)
-    cost(moved, whole(holder))
+    loss_of_batch(local, net, moved, whole(holder))
     net.apply(expected, 2.0 * x, train=True)  # the weak views first, which are labeled
     once = clone(expected)
     net.apply(expected, 0.5 * x, train=True)
@@ -250,5 +255,5 @@ def test_supervised_takes_labels_only_and_fixmatch_everything() -> None:
 def test_cross_entropy_of_one_labeled_batch_is_torch() -> None:
     net, data = linear(), points(0, 4)
     holder = client(data, net)
-    cost = FixMatch().visit(holder, start(net), {}).cost(start(net), whole(holder))
+    cost = loss_of_batch(FixMatch().local_loss(holder, start(net), {}), holder.net, start(net), whole(holder))
     assert cost.total.item() == F.cross_entropy(net.apply(start(net), data.x), data.y).item()

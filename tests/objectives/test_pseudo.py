@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from tacit.learn import fit
+from tacit.learn import fit, loss_of_batch
 from tacit.losses import annealing_threshold
 from tacit.method import Training
 from tacit.nets import build
@@ -21,14 +21,14 @@ ALL = samples(UNLABELED, [-1, -1, -1])
 
 def cost_of(objective: Any, data: Any = ALL, received: Any = EYE, w: Any = EYE, **more: Any) -> Any:
     holder = client(data, linear(2, 2), views=Scaled(), **more)
-    return objective.visit(holder, received, {}).cost(w, whole(holder))
+    return loss_of_batch(objective.local_loss(holder, received, {}), holder.net, w, whole(holder))
 
 
 def test_self_training_by_hand() -> None:
     cost = cost_of(PseudoLabel(threshold=0.75))
     # Of the weak view both label and loss: p = 0.9 and 0.8 reach the threshold.
     assert cost.total.item() == pytest.approx(-(log(0.9) + log(0.8)) / 3, rel=1e-5)
-    assert cost.guesses.kept.tolist() == [True, True, False]
+    assert cost.pseudo_labels.accepted.tolist() == [True, True, False]
     assert cost_of(PseudoLabel(threshold=0.75, over="kept")).total.item() == pytest.approx(-(log(0.9) + log(0.8)) / 2)
 
 
@@ -51,7 +51,7 @@ def test_uda_by_hand() -> None:
     p = 3**0.5 / (3**0.5 + 1)
     expected = (0.9 * log(0.9 / p) + 0.1 * log(0.1 / (1 - p))) / 3
     assert cost.total.item() == pytest.approx(expected, rel=1e-5)
-    assert cost.guesses.kept.tolist() == [True, False, False]
+    assert cost.pseudo_labels.accepted.tolist() == [True, False, False]
 
 
 def test_uda_with_a_temperature_near_zero_has_hard_labels() -> None:
@@ -73,15 +73,15 @@ def test_the_more_confident_of_two_labels() -> None:
     # The local model sees weak views (p = 0.9, 0.8, 0.59); the received one plain views, but doubts nothing.
     stubborn = {name: 4 * value for name, value in FLIPPED.items()}  # odds 81, 16 and 2.07 for the other class
     cost = cost_of(FixMatch(threshold=0.0, labeler="confident"), received=stubborn)
-    assert cost.guesses.label.tolist() == [1, 0, 1]
+    assert cost.pseudo_labels.label.tolist() == [1, 0, 1]
     timid = {name: 0.1 * value for name, value in FLIPPED.items()}
     cost = cost_of(FixMatch(threshold=0.0, labeler="confident"), received=timid)
-    assert cost.guesses.label.tolist() == [0, 1, 0]
+    assert cost.pseudo_labels.label.tolist() == [0, 1, 0]
     mixed = {"fc.weight": torch.tensor([[-4.0, 0.0], [0.0, 0.1]]), "fc.bias": torch.zeros(2)}
     cost = cost_of(FixMatch(threshold=0.0, labeler="confident"), received=mixed)
-    assert cost.guesses.label.tolist() == [1, 1, 1]  # 81:1 against 9:1; 1.07:1 against 4:1; 2.07:1 against 1.44:1
+    assert cost.pseudo_labels.label.tolist() == [1, 1, 1]  # 81:1 against 9:1; 1.07:1 against 4:1; 2.07:1 against 1.44:1
 
 
-@pytest.mark.parametrize("view, kept", [("plain", [False, False, False]), ("weak", [True, True, False])])
-def test_the_weak_view_of_the_teacher_can_be_switched_off(view: Any, kept: list[bool]) -> None:
-    assert cost_of(FixMatch(threshold=0.78, teacher=view)).guesses.kept.tolist() == kept
+@pytest.mark.parametrize("view, accepted", [("plain", [False, False, False]), ("weak", [True, True, False])])
+def test_the_weak_view_of_the_teacher_can_be_switched_off(view: Any, accepted: list[bool]) -> None:
+    assert cost_of(FixMatch(threshold=0.78, teacher=view)).pseudo_labels.accepted.tolist() == accepted

@@ -1,4 +1,4 @@
-"""Run directories made by hand, as small as a test needs them."""
+"""Small run directories made by hand."""
 
 import json
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from typing import Any
 
 import tomli_w
 
-from tacit.report.read import Run, load
+from tacit.report.history import Run, load
 
 
 def record(round: int, accuracy: float | None, **changes: Any) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def record(round: int, accuracy: float | None, **changes: Any) -> dict[str, Any]
 
 
 def write_run(folder: Path, records: Sequence[dict[str, Any]], **config: Any) -> Path:
-    """A run directory of the method fedavg+fixmatch with seed 0 that is finished, unless the config says otherwise."""
+    """A finished run directory of fedavg+fixmatch with seed 0, unless `config` changes that."""
     folder.mkdir(parents=True)
     full = {"seed": 0, "rounds": len(records), "method": {"name": "fedavg+fixmatch"}} | config
     (folder / "config.toml").write_text(tomli_w.dumps(full), encoding="utf-8")
@@ -53,8 +53,8 @@ def two_seeds(folder: Path, label: str, first: float, second: float, **config: A
     ]
 
 
-def deal(run: Run, name: str, labeled: Sequence[Sequence[int]], unlabeled: Sequence[Sequence[int]]) -> None:
-    """Write who holds what of the classes a and b, and of no known class, beside a run; the server has one of each."""
+def write_counts(run: Run, name: str, labeled: Sequence[Sequence[int]], unlabeled: Sequence[Sequence[int]]) -> None:
+    """Write a run's samples per client of the classes a, b and unknown; the server has one label of a and of b."""
     counts = {
         "classes": ["a", "b"],
         "labeled": labeled,
@@ -66,5 +66,5 @@ def deal(run: Run, name: str, labeled: Sequence[Sequence[int]], unlabeled: Seque
 
 
 def spread(mean: float) -> dict[str, float]:
-    """A number over the clients that reaches a tenth below its mean and a fifth above it."""
+    """A number over the clients, from 0.1 below its mean to 0.2 above it."""
     return {"mean": mean, "min": mean - 0.1, "max": mean + 0.2}

@@ -3,9 +3,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from tacit.report.history import Run, load
 from tacit.report.page import page
-from tacit.report.read import Run, load
-from tacit.report.tables import summarise, to_markdown, to_rich
+from tacit.report.tables import notes, summarise, to_rich
 from tests.report.runs import a_run, record, two_seeds, write_run
 
 LONG = "fedavg+supervised, all labels"
@@ -18,7 +18,7 @@ def printed(runs: list[Run], title: str = "a title") -> str:
     return capture.get()
 
 
-def test_a_row_is_the_mean_and_spread_of_its_seeds(tmp_path: Path) -> None:
+def test_a_row_has_the_mean_and_spread_of_its_seeds(tmp_path: Path) -> None:
     (row,) = summarise(
         [
             a_run(tmp_path / "0", [0.2, 0.4], "ours"),  # last five: 0.3
@@ -33,14 +33,14 @@ def test_a_row_is_the_mean_and_spread_of_its_seeds(tmp_path: Path) -> None:
     assert (row.bytes_up.mean, row.bytes_down.mean) == (1000, 2000)
 
 
-def test_names_are_no_markup(tmp_path: Path) -> None:
+def test_names_are_not_parsed_as_markup(tmp_path: Path) -> None:
     runs = [a_run(tmp_path / "0", [0.5], "a[red]b"), a_run(tmp_path / "1", [0.5, 0.5], "c")]
     text = printed(runs, "x[bold]y.toml")
     assert text.split()[0] == "x[bold]y.toml"
     assert "or of fewer: a[red]b" in text
 
 
-def test_rows_stand_in_the_order_of_their_labels(tmp_path: Path) -> None:
+def test_rows_are_in_order_of_first_appearance(tmp_path: Path) -> None:
     runs = two_seeds(tmp_path, "b", 0.1, 0.2) + two_seeds(tmp_path, "a", 0.3, 0.4)
     assert [row.label for row in summarise(runs)] == ["b", "a"]
 
@@ -54,27 +54,27 @@ def test_rows_stand_in_the_order_of_their_labels(tmp_path: Path) -> None:
         ((0.70, 0.80), (0.70, 0.71), False),  # leads by 4.5 points with a std of 7.1
     ],
 )
-def test_a_row_leads_when_it_is_ahead_by_more_than_both_spreads(
+def test_a_row_leads_if_it_is_ahead_by_more_than_both_spreads(
     tmp_path: Path, ours: tuple[float, float], theirs: tuple[float, float], leads: bool
 ) -> None:
     rows = summarise(two_seeds(tmp_path, "theirs", *theirs) + two_seeds(tmp_path, "ours", *ours))
     assert [row.leads for row in rows] == [False, leads]
 
 
-def test_every_other_row_must_be_left_behind_not_only_the_next(tmp_path: Path) -> None:
+def test_a_leader_is_ahead_of_every_row_not_only_the_next_best(tmp_path: Path) -> None:
     runs = two_seeds(tmp_path, "ours", 0.80, 0.80) + two_seeds(tmp_path, "next", 0.75, 0.75)
     wild = two_seeds(tmp_path, "wild", 0.60, 0.84)  # mean 0.72, std 0.17
     assert [row.leads for row in summarise(runs)] == [True, False]
     assert not any(row.leads for row in summarise(runs + wild))
 
 
-def test_with_one_seed_nobody_leads(tmp_path: Path) -> None:
+def test_with_one_seed_no_row_leads(tmp_path: Path) -> None:
     best = a_run(tmp_path / "best", [0.9], "best")
     assert not any(row.leads for row in summarise([best, a_run(tmp_path / "worse", [0.1], "worse")]))
     assert not any(row.leads for row in summarise([best, *two_seeds(tmp_path, "two", 0.1, 0.1)]))
 
 
-def test_one_row_leads_nobody(tmp_path: Path) -> None:
+def test_a_single_row_does_not_lead(tmp_path: Path) -> None:
     assert not summarise(two_seeds(tmp_path, "alone", 0.5, 0.5))[0].leads
 
 
@@ -86,7 +86,7 @@ def test_an_upper_bound_does_not_compete(tmp_path: Path) -> None:
         + two_seeds(tmp_path, "bound", 0.9, 0.9, data=every)
     )
     assert [row.leads for row in rows] == [True, False, False]
-    assert "★ leads by more than both spreads together; runs with all labels do not compete\n" in to_markdown(rows)
+    assert notes(rows)[-1].startswith("★ leads every other row by more than the sum of their standard deviations; ")
 
 
 def test_upper_bounds_compete_among_themselves(tmp_path: Path) -> None:
@@ -94,31 +94,7 @@ def test_upper_bounds_compete_among_themselves(tmp_path: Path) -> None:
     runs = two_seeds(tmp_path, "a", 0.7, 0.7, data=every) + two_seeds(tmp_path, "b", 0.6, 0.6, data=every)
     rows = summarise(runs)
     assert [row.leads for row in rows] == [True, False]
-    assert "do not compete" not in to_markdown(rows)
-
-
-def test_markdown(tmp_path: Path) -> None:
-    rounds = [record(0, 0.25, seconds=30.0, steps=1500, bytes_up=0, bytes_down=12_345_678)]
-    runs = [
-        *two_seeds(tmp_path, "ours", 0.74, 0.76),
-        load(write_run(tmp_path / "b", rounds), "labels | only"),
-    ]
-    assert to_markdown(summarise(runs)) == (
-        "| run | seeds | last (%) | best (%) | rounds | steps | up | down | time |\n"
-        "|---|--:|--:|--:|--:|--:|--:|--:|--:|\n"
-        "| ours | 2 | 75.0 ± 1.4 | 75.0 ± 1.4 | 1 | 10 | 500 B | 1.0 kB | 2.0 s |\n"
-        "| labels \\| only | 1 | 25.0 | 25.0 | 1 | 1,500 | 0 B | 12.3 MB | 30 s |\n"
-        "\n"
-        "last: the last evaluation; mean ± std over 1 to 2 seeds\n"
-    )
-
-
-def test_markdown_of_a_leader_is_bold_and_explained(tmp_path: Path) -> None:
-    runs = two_seeds(tmp_path, "ours", 0.74, 0.76) + two_seeds(tmp_path, "theirs", 0.5, 0.5)
-    lines = to_markdown(summarise(runs)).splitlines()
-    assert lines[2].startswith("| **ours\u00a0★** | **2** | **75.0 ± 1.4** |")
-    assert "*" not in lines[3]
-    assert lines[-1] == "★ leads by more than both spreads together"
+    assert "do not compete" not in notes(rows)[-1]
 
 
 def test_the_terminal_table_fits_80_columns_and_cuts_no_number(tmp_path: Path) -> None:
@@ -137,11 +113,11 @@ def test_the_terminal_table_fits_80_columns_and_cuts_no_number(tmp_path: Path) -
     assert LONG.replace(" ", "") in "".join(label_column).replace(" ", "")
 
 
-def test_the_terminal_table_takes_labels_as_they_are(tmp_path: Path) -> None:
+def test_the_terminal_table_prints_labels_unchanged(tmp_path: Path) -> None:
     assert "[red]ours[/red]" in printed([a_run(tmp_path / "run", [0.5], "[red]ours[/red]")])
 
 
-def test_the_terminal_table_says_what_its_numbers_are(tmp_path: Path) -> None:
+def test_the_terminal_table_explains_its_numbers(tmp_path: Path) -> None:
     one, two = a_run(tmp_path / "one", [0.5], "one"), two_seeds(tmp_path, "two", 0.5, 0.5)
     assert "seeds" not in printed([one])
     assert "mean ± std over 2 seeds" in " ".join(printed(two).split())
@@ -158,18 +134,17 @@ def test_the_terminal_table_says_what_its_numbers_are(tmp_path: Path) -> None:
         ({"a": 3, "b": 2}, "last 3 (%)", "last 3: mean of the last 3 evaluations, or of fewer: b (2)"),
     ],
 )
-def test_the_heading_says_how_many_evaluations_there_are(
+def test_the_heading_states_the_number_of_evaluations(
     tmp_path: Path, evaluations: dict[str, int], head: str, note: str
 ) -> None:
     runs = [a_run(tmp_path / label, [0.5] * number, label) for label, number in evaluations.items()]
     text = printed(runs)
     assert text.splitlines()[1].split("best")[0].removeprefix("run").strip() == head
     assert note in " ".join(text.split())
-    assert to_markdown(summarise(runs)).endswith(f"\n\n{note}\n")
     assert f"<p class='note'>{note}.</p>" in page(runs)
-    assert f"<th scope='col'>{head}</th>" in page(runs)
+    assert f"<th scope='col' role='columnheader'>{head}</th>" in page(runs)
 
 
-def test_seeds_that_are_not_equally_far_are_named_too(tmp_path: Path) -> None:
+def test_seeds_with_different_numbers_of_evaluations_are_named(tmp_path: Path) -> None:
     runs = [a_run(tmp_path / str(number), [0.5] * number, "a", seed=number, rounds=9) for number in (2, 9)]
     assert "or of fewer: a (2 to 5); mean ± std over 2 seeds" in " ".join(printed(runs).split())

@@ -1,1 +1,1 @@
-"""Benchmarks: the tables of papers as files, played cell by cell, with our numbers beside the published ones."""
+"""Benchmarks: tables of papers as files, run cell by cell and compared with the published numbers."""

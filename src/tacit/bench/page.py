@@ -1,4 +1,4 @@
-"""The page about a benchmark: its table beside the paper's numbers, what it cost, and how the runs went."""
+"""The HTML page about a benchmark: its table with the paper's numbers, the costs, and the course of the runs."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -7,86 +7,97 @@ from statistics import fmean
 from typing import Any
 
 from tacit.bench import tables
-from tacit.bench.cells import Spot
-from tacit.bench.files import Benchmark
-from tacit.bench.keep import Results
-from tacit.bench.tables import COSTS, Block, Sheet, points
-from tacit.config import flat
+from tacit.bench.plan import Cell
+from tacit.bench.results import Results
+from tacit.bench.spec import Benchmark
+from tacit.bench.tables import COSTS, Block, ResultTable, points
 from tacit.report import html
+from tacit.report.history import Run
 from tacit.report.html import Line
 from tacit.report.page import about_runs, ending, save
-from tacit.report.read import COMMAND, Run
+from tacit.runs.config import flat
+from tacit.runs.folders import write_command
 
-KEPT = "Numbers without a run in this folder are kept results; there is nothing more to show of them."
+STORED = "Numbers without a run in this folder are stored results; they appear in the tables only."
 
 
 def write(
-    benchmark: Benchmark, quick: bool, found: Sequence[Spot], results: Results, folder: Path, extra: Sequence[str]
+    benchmark: Benchmark, quick: bool, cells: Sequence[Cell], results: Results, folder: Path, extra: Sequence[str]
 ) -> Path | None:
-    """Write the page into the folder of the benchmark's runs; None where nothing is done that it could show.
+    """Write the page into the folder of the benchmark's runs; None if there is no result to show.
 
-    `extra` are settings of all cells as they were typed.
+    `extra` holds settings of all cells as the user typed them.
     """
     if not results.measured:
         return None
-    sheet = tables.build(benchmark, found, results.measured, quick)
+    table = tables.build(benchmark, cells, results.measured, quick)
     seeds = sorted({seed for those in results.measured.values() for seed in those})
-    command = _command(sheet, quick, [] if seeds == sorted(benchmark.seeds) else seeds, extra)
+    command = _command(table, quick, [] if seeds == sorted(benchmark.seeds) else seeds, extra)
     runs = [run for those in results.runs.values() for run in those]
-    kept = results.measured.keys() - results.runs.keys()
-    save(page(sheet, runs, command, benchmark.quick if quick else None, kept=bool(kept)), folder / "report.html")
+    stored = bool(results.measured.keys() - results.runs.keys())
+    save(page(table, runs, command, benchmark.quick if quick else None, stored=stored), folder / "report.html")
     if runs:
-        save(f"{command}\n", folder / COMMAND)
+        write_command(folder, command)
     return folder / "report.html"
 
 
-def page(sheet: Sheet, runs: Sequence[Run], command: str, reduced: Mapping[str, Any] | None, *, kept: bool) -> str:
-    """The page about a table, these finished runs of it, and the settings that make its scale a reduced one."""
-    opening = [html.paragraph(_summary(sheet, reduced is not None), "summary")]
+def page(
+    table: ResultTable, runs: Sequence[Run], command: str, reduced: Mapping[str, Any] | None, *, stored: bool
+) -> str:
+    """The page about a table and its finished runs; `reduced` holds the settings of the reduced scale, if it is one.
+
+    `stored`: some results are stored ones, without a run.
+    """
+    opening = [html.paragraph(_summary(table, reduced is not None), "summary")]
     if reduced is not None:
-        said = ", ".join(f"{name} = {value}" for name, value in flat(reduced).items())
-        opening.append(html.paragraph(f"Reduced scale ({said}): not comparable with the paper's numbers.", "warning"))
-    opening += [html.paragraph(" ".join(part.split())) for part in sheet.about.split("\n\n")]
-    results = "\n".join(html.part(block.title, _reached(block, sheet.heads)) for block in sheet.begun)
-    rest = [f"not run yet: {'; '.join(sheet.waiting)}"] if sheet.waiting else []
-    notes = html.bullets([*rest, *sheet.notes, *([KEPT] if kept else [])])
-    costs = "\n".join(html.part(block.title, _costs(block)) for block in sheet.begun)
+        settings = ", ".join(f"{name} = {value}" for name, value in flat(reduced).items())
+        warning = f"Reduced scale ({settings}): not comparable with the paper's numbers."
+        opening.append(html.paragraph(warning, "warning"))
+    opening += [html.paragraph(" ".join(part.split())) for part in table.about.split("\n\n")]
+    results = "\n".join(
+        html.part(block.title, _accuracies(block, table.heads, table.compares)) for block in table.started
+    )
+    rest = [f"not run yet: {'; '.join(table.not_started)}"] if table.not_started else []
+    notes = html.bullets([*rest, *table.notes, *([STORED] if stored else [])])
+    costs = "\n".join(html.part(block.title, _costs(block)) for block in table.started)
     sections = [
         html.section("Results", f"{results}\n<div class='note'>\n{notes}\n</div>"),
         html.section("Costs of one run", costs),
-        *(about_runs(runs, sheet.rows) if runs else []),
+        *(about_runs(runs, table.rows) if runs else []),
         *ending(runs, command),
     ]
-    return html.document(sheet.title, "\n".join(part for part in opening if part), sections)
+    return html.document(table.title, "\n".join(part for part in opening if part), sections)
 
 
-def _summary(sheet: Sheet, quick: bool) -> str:
-    """How much of the table is done, and how far ours is from the paper's where both are there."""
-    lines = [line for block in sheet.blocks for line in block.lines]
+def _summary(table: ResultTable, quick: bool) -> str:
+    """How many cells are done, and how far they are from the paper's numbers, where it has any."""
+    lines = [line for block in table.blocks for line in block.lines]
     done = f"{sum(line.ours is not None for line in lines)} of {len(lines)} cells are done"
-    apart = [line.difference for line in lines if line.difference is not None]
-    if quick or not apart:
+    found = [line.difference for line in lines if line.difference is not None]
+    if quick or not found:
         return f"{done}."
-    number = (
-        "the one published number" if len(apart) == 1 else f"the {len(apart)} published numbers there are for these"
-    )
-    between = f", from {points(min(apart))} to {points(max(apart))}" if len(apart) > 1 else ""
-    return f"{done}. Of {number}, ours differ by {points(fmean(apart))} points on average{between}."
+    if len(found) == 1:
+        return f"{done}. Ours differs from the one published number by {points(found[0])} points."
+    between = f"{points(min(found))} to {points(max(found))}"
+    mean = points(fmean(found))
+    return f"{done}. Ours differ from the {len(found)} published numbers by {mean} points on average ({between})."
 
 
-def _reached(block: Block, heads: Sequence[str]) -> str:
-    lines = [Line(line.name, [line.seeds, *line.reached()], line.leads) for line in block.lines]
-    return html.table(f"{block.title}: ours and the paper's", ["row", "seeds", *heads], lines)
+def _accuracies(block: Block, heads: Sequence[str], compares: bool) -> str:
+    below, head = ([line.below] if compares else [] for line in block.lines), ["below"] if compares else []
+    rows = zip(block.lines, below, strict=True)
+    lines = [Line(line.name, [line.seeds, *line.accuracies(), *more], line.leads) for line, more in rows]
+    return html.table(f"{block.title}: our accuracy and the paper's", ["row", "seeds", *heads, *head], lines)
 
 
 def _costs(block: Block) -> str:
     done = [line for line in block.lines if line.ours]
     return html.table(
-        f"{block.title}: what a run cost", ["row", *COSTS], [Line(line.title, line.costs()) for line in done]
+        f"{block.title}: costs of a run", ["row", *COSTS], [Line(line.title, line.costs()) for line in done]
     )
 
 
-def _command(sheet: Sheet, quick: bool, seeds: Sequence[int], extra: Sequence[str]) -> str:
-    words = ["tacit", "bench", "run", sheet.call] + ["--quick"] * quick
+def _command(table: ResultTable, quick: bool, seeds: Sequence[int], extra: Sequence[str]) -> str:
+    words = ["tacit", "bench", "run", table.argument] + ["--quick"] * quick
     words += ["--seeds", ",".join(map(str, seeds))] if seeds else []
     return shlex.join([*words, *(word for each in extra for word in ("--set", each))])

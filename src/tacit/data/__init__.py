@@ -1,1 +1,1 @@
-"""Data: where samples come from, who holds them, which of them show a label, and how they are augmented."""
+"""Data: where samples come from (sources), who holds them (split), and what a network sees of them (views)."""

@@ -1,1 +1,1 @@
-"""Real machines: a coordinator, its hub, and sites with data of their own; Flower's programs carry the messages."""
+"""Real machines: a hub that coordinates and sites with their own data; Flower carries the messages."""

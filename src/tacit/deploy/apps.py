@@ -1,13 +1,23 @@
-"""The two apps that Flower runs, and the folder it takes them from."""
+"""The two apps that Flower runs, the folder it takes them from, and how a site recognises them."""
 
+import tomllib
+import zlib
+from io import BytesIO
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile, ZipFile
 
-from tacit.engines.memory import write_durably
+from tacit import __version__
+from tacit.deploy.site_errors import ShareableError
 from tacit.errors import TacitError
+from tacit.storage import write_durably
+
+PROJECT = "pyproject.toml"
+LISTING = ".info/CONTENT"  # Flower adds it to a bundle
+LONGEST = 64 * 1024  # bytes of one file in a bundle; all of ours are shorter
 
 FILES = {
-    "pyproject.toml": """\
+    PROJECT: """\
 [project]
 name = "tacit-app"
 version = "1.0.0"
@@ -23,13 +33,13 @@ serverapp = "tacit_app.server:app"
 clientapp = "tacit_app.client:app"
 
 [tool.flwr.app.config]
-hub = "{hub}"  # the hub's folder
-run = ""  # the run's folder: a new one, or one to go on with
-config = ""  # a new run's settings, a TOML file
+hub = ""  # the hub's folder
+run = ""  # the run's folder: a new one, or one to continue
+config = ""  # the settings of a new run, a TOML file
 """,
     "tacit_app/__init__.py": '"""Tacit on Flower."""\n',
-    "tacit_app/server.py": '"""What the hub runs."""\n\nfrom tacit.deploy import apps\n\napp = apps.server()\n',
-    "tacit_app/client.py": '"""What every site runs."""\n\nfrom tacit.deploy import apps\n\napp = apps.client()\n',
+    "tacit_app/server.py": '"""The app of the hub."""\n\nfrom tacit.deploy import apps\n\napp = apps.server()\n',
+    "tacit_app/client.py": '"""The app of every site."""\n\nfrom tacit.deploy import apps\n\napp = apps.client()\n',
 }
 
 
@@ -43,18 +53,52 @@ def server() -> Any:
 
 def client() -> Any:
     """The app of a site."""
-    from tacit.deploy.site import introduce, open_desk
+    from tacit.deploy.site import SiteSafeguards, introduce, open_workspace
     from tacit.engines.flower import client_app
 
-    return client_app(open_desk, introduce)
+    return client_app(open_workspace, introduce, SiteSafeguards())
 
 
-def write(folder: Path, hub: Path) -> Path:
-    """Write the apps for one hub; `flwr run FOLDER` then plays a run."""
-    text = str(hub.absolute())
-    if '"' in text or "\\" in text or "\n" in text:
-        raise TacitError(f"{text} can not stand in a settings file: put the hub in a folder with a plain name")
+def write(folder: Path) -> Path:
+    """Write the apps, so that `flwr run FOLDER` starts a run. They are the same for every hub."""
     for name, content in FILES.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        write_durably(folder / name, content.replace("{hub}", text).encode())
+        write_durably(folder / name, content.encode())
     return folder
+
+
+def run_settings(**paths: Path) -> str:
+    """The settings of a run as Flower's programs take them, such as the hub's folder."""
+    for text in map(str, paths.values()):
+        if '"' in text or "\\" in text or "\n" in text:
+            raise TacitError(
+                f"Flower's settings cannot hold the path {text}",
+                'move the hub to a folder without ", \\ and line breaks in its path',
+                code="hub.bad-path",
+            )
+    return " ".join(f'{name}="{path}"' for name, path in paths.items())
+
+
+def refuse_foreign(bundle: bytes) -> None:
+    """Refuse a bundle of Flower's that holds anything but the apps above."""
+    if not _is_ours(bundle):
+        raise ShareableError(
+            "the hub sent a program, and this site runs only the one it was installed with "
+            f"(Tacit {__version__}, site.foreign-app)",
+            "start runs with `tacit hub run` and a compatible version of Tacit",
+            code="site.foreign-app",
+        )
+
+
+def _is_ours(bundle: bytes) -> bool:
+    """Whether a bundle holds our files and no others; Flower writes the project file in its own form."""
+    try:
+        with ZipFile(BytesIO(bundle)) as archive:
+            sizes = [info.file_size for info in archive.infolist()]
+            if sorted(archive.namelist()) != sorted([*FILES, LISTING]) or max(sizes) > LONGEST:
+                return False
+            found = {name: archive.read(name).decode() for name in FILES}
+            same_project = tomllib.loads(found.pop(PROJECT)) == tomllib.loads(FILES[PROJECT])
+    except (BadZipFile, ValueError, OSError, RuntimeError, NotImplementedError, zlib.error):
+        return False
+    return same_project and all(text == FILES[name] for name, text in found.items())

@@ -1,43 +1,47 @@
-"""What runs at the hub while a run is played: wait for the sites, number them, play the rounds.
+"""The hub's side of a run: wait for the sites, number them, and run the rounds."""
 
-sites.json      the sites in the order of their numbers, and the id that the run has at every site
-progress.log    what a person wants to know, line by line
-error.txt       why the run stopped, in one sentence, if it did
-"""
-
-import json
+import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 from uuid import uuid4
 
 from tacit import __version__
-from tacit import config as configs
-from tacit.config import Config
-from tacit.data import scenario
-from tacit.data.scenario import Split
-from tacit.deploy.description import Description, federation_text
-from tacit.deploy.folder import HubFolder
-from tacit.display import round_line
-from tacit.engines.flower import FlowerCourier, Post, Roster
-from tacit.engines.memory import write_durably
+from tacit.data.federate import federate
+from tacit.data.split.split import Split
+from tacit.deploy.federation_spec import FederationSpec, federation_toml
+from tacit.deploy.hub_directory import INTRODUCTIONS, HubDirectory
+from tacit.engines.flower import SCHEMA, ClientNodes, FlowerTransport, GridClient, ask_for_scores
+from tacit.engines.limits import FACTOR
+from tacit.engines.memory import VERSION_BYTES
 from tacit.errors import TacitError
-from tacit.experiment import Experiment
-from tacit.folders import fresh, locked
-from tacit.prepare import build_data, refuse_missing_labels
+from tacit.formatting import printable
+from tacit.runs import config as configs
+from tacit.runs.build import build_data, refuse_missing_labels
+from tacit.runs.config import Config
+from tacit.runs.directory import RunDirectory
+from tacit.runs.experiment import Experiment
+from tacit.runs.folders import fresh
+from tacit.runs.progress import round_line, score_texts, skipped_lines
+from tacit.runs.protection import protection_notes
+from tacit.runs.resolve import resolve
+from tacit.runs.simulation import refuse_secure
+from tacit.storage import DiskError, write_durably
 
-LOOK = 1.0  # seconds between two looks at who has joined
-PATIENCE = 120.0  # seconds a node may take to say who it is
-Say = Callable[[str], None]
+POLL_SECONDS = 1.0  # between two checks of who has joined
+IDENTIFY_SECONDS = 120.0  # a node may take this long to identify itself
+DEADLINE = 3600.0  # seconds for a site's reply, if the config has none: a silent site does not stop the others for ever
+NOTICE_SECONDS = 3.0  # before the hub says whom it waits for
+Notify = Callable[[str], None]  # shows a line to a person
 
 
 @dataclass(frozen=True)
 class Sites:
-    """Who takes part: a site's number is its place in the list, in every round and after every resume."""
+    """The sites of a run. A site's number is its position in the list, in every round and after every resume."""
 
-    run: str  # id of the run, under which sites keep their memory
+    run: str  # the id under which the sites store their memory of the run
     names: list[str]
 
     @property
@@ -46,143 +50,208 @@ class Sites:
         return {name: number for number, name in enumerate(self.names)}
 
     @classmethod
-    def read(cls, run: Path) -> "Sites | None":
-        """The sites of a run that has begun."""
-        file = run / "sites.json"
-        try:
-            return cls(**json.loads(file.read_text(encoding="utf-8"))) if file.exists() else None
-        except (OSError, ValueError, TypeError) as error:
-            raise TacitError(f"{file} can not be read ({error}): put it back, or start a new run") from error
+    def read(cls, directory: RunDirectory) -> "Sites | None":
+        """The sites of a run; None before its first round."""
+        values = directory.sites()
+        return None if values is None else cls(values["run"], values["names"])
 
-    def write(self, run: Path) -> None:
-        """Fix them."""
-        write_durably(run / "sites.json", json.dumps(asdict(self)).encode())
+    def write(self, directory: RunDirectory) -> None:
+        """Fix the sites of a run."""
+        directory.write_sites(asdict(self))
 
 
-def load(folder: HubFolder, config: Path, changes: Mapping[str, Any]) -> Config:
-    """A config as it is played with the sites of a hub: one client each."""
-    tree, sites = configs.read(config), folder.sites
+def load_config(hub: HubDirectory, config: Path, changes: Mapping[str, Any]) -> Config:
+    """A config with one client per site of the hub; `auto` decides by the hub's own data."""
+    tree, sites = configs.read(config), hub.expected_sites
     if sites and isinstance(tree.setdefault("data", {}), dict):
         tree["data"].setdefault("clients", len(sites))
-    made = configs.from_options(changes, tree)
+    made = resolve(changes, tree, default=configs.DEFAULT_METHOD).config
     if sites and made.data.clients != len(sites):
         raise TacitError(
-            f"the config has {made.data.clients} clients and the hub {len(sites)} sites ({', '.join(sites)}): "
-            f"set data.clients = {len(sites)}"
+            f"the config has {made.data.clients} clients and the hub {len(sites)} sites ({', '.join(sites)})",
+            f"set data.clients = {len(sites)}",
+            code="hub.wrong-client-count",
         )
-    return replace(made, engine=replace(made.engine, name="flower"))
+    bounded = made.limits.measures or made.protect.hides_clients  # client_clip bounds every update
+    limits = made.limits if bounded else replace(made.limits, norm_factor=FACTOR)
+    engine = replace(made.engine, name="flower", deadline=made.engine.deadline or DEADLINE)
+    made = replace(made, engine=engine, limits=limits)
+    refuse_secure(made)
+    return made
 
 
-def prepare(folder: HubFolder, config: Path, changes: Mapping[str, Any], run: Path | None = None) -> Path:
-    """A new run of a config, in a folder of its own; refused before anything is written when it can not be played."""
-    made = load(folder, config, changes)
-    if run:
-        return Experiment.create(made, run).folder
-    with fresh(f"{made.method_name}-{config.stem}", folder.runs) as free:
-        return Experiment.create(made, free).folder
+def create_run(hub: HubDirectory, config: Path, changes: Mapping[str, Any], folder: Path | None = None) -> Path:
+    """A new run of a config in its own folder; an impossible run is refused before anything is written."""
+    made = load_config(hub, config, changes)
+    if folder:
+        return _with_secret(Experiment.create(made, folder))
+    with fresh(f"{made.method_name}-{config.stem}", hub.runs_folder) as free:
+        return _with_secret(Experiment.create(made, free))
 
 
-def main(post: Post, settings: Mapping[str, Any]) -> None:
-    """Play a run to its end, as Flower's ServerApp."""
-    folder = HubFolder.open(Path(str(settings["hub"])))
-    run = Path(str(settings["run"])) if settings["run"] else None
-    if run is None or not (run / "config.toml").exists():
+def _with_secret(experiment: Experiment) -> Path:
+    """The run's folder, with a secret for client-level noise: sites know the seed."""
+    if experiment.config.protect.hides_clients:
+        experiment.directory.write_secret(secrets.randbits(128))
+    return experiment.folder
+
+
+def main(grid: GridClient, settings: Mapping[str, Any]) -> None:
+    """Run all rounds, as Flower's ServerApp."""
+    hub = HubDirectory.open(Path(str(settings["hub"])))
+    folder = Path(str(settings["run"])) if settings["run"] else None
+    if folder is None or not RunDirectory(folder).exists():
         if not settings["config"]:
-            raise TacitError('there is no run to play: give --run-config \'config="FILE.toml"\', or run="FOLDER"')
-        run = prepare(folder, Path(str(settings["config"])), {}, run)
-    with locked(run) as lock:  # from the first look at it: a second player would give the run other sites and ids
-        (run / "error.txt").unlink(missing_ok=True)
+            raise TacitError(
+                "no run is given",
+                "add --run-config 'config=\"FILE.toml\"' for a new run, or 'run=\"FOLDER\"' for an existing one",
+                code="hub.no-run-given",
+            )
+        folder = create_run(hub, Path(str(settings["config"])), {}, folder)
+    directory = RunDirectory(folder)
+    with directory.lock() as lock:  # before anything is read: a second process would give the run other sites and ids
+        directory.clear_stop_reason()
         try:
-            play(folder, run, post, lock)
+            run_rounds(hub, directory, grid, lock)
         except TacitError as error:
-            write_durably(run / "error.txt", str(error).encode())
+            error.resumable = error.resumable or isinstance(error, DiskError)
+            directory.write_stop_reason(error)
             raise
 
 
-def play(folder: HubFolder, run: Path, post: Post, lock: IO[bytes]) -> None:
-    """Wait for the sites, then play the rounds that are left of a run that the caller has locked."""
-    say = _journal(run)
-    experiment = Experiment.reopen(run)
-    known = Sites.read(run)
+def run_rounds(hub: HubDirectory, directory: RunDirectory, grid: GridClient, lock: IO[bytes]) -> None:
+    """Wait for the sites, then run the remaining rounds of a run that the caller has locked."""
+    notify = _progress_printer(directory)
+    experiment = Experiment.reopen(directory.path)
+    known = Sites.read(directory)
     id = known.run if known else uuid4().hex
-    told = about(experiment.config, Description.of(experiment.job.federation), id, experiment.split)
-    roster = Roster(post, told, {}, PATIENCE, None if folder.hub.insecure else folder.nodes)
-    names = gather(roster, known.names if known else folder.sites, experiment.config, folder.hub.join_seconds, say)
-    refuse_without_labels(experiment, names, roster)
+    about = run_info(experiment.config, FederationSpec.of(experiment.job.federation), id, experiment.split)
+    nodes = ClientNodes(grid, about, {}, IDENTIFY_SECONDS, None if hub.settings.insecure else hub.node_names)
+    expected = known.names if known else hub.expected_sites
+    names = wait_for_sites(nodes, expected, experiment.config, hub.settings.join_seconds, notify)
+    refuse_without_labels(experiment, names, nodes)
     sites = Sites(id, names)
     if not known:
-        sites.write(run)
-    roster.expect(sites.numbers)
-    total = experiment.traffic()
-    for record in experiment.rounds(FlowerCourier(experiment.job, roster), lock):
-        total += record.bytes_up + record.bytes_down
-        for client, reason in record.skipped.items():
-            say(f"round {record.round + 1}: without {names[client]} ({reason})")
-        say(f"{round_line(record, experiment.job.rounds, total)}  {record.clients} replied  {record.seconds:.0f} s")
+        sites.write(directory)
+        for line in protection_notes(experiment.config, experiment.job):
+            notify(line)
+    nodes.expect(sites.numbers)
+    note_introductions(directory, nodes)
+    traffic = experiment.traffic()
+    for record in experiment.rounds(FlowerTransport(experiment.job, nodes, VERSION_BYTES), lock):
+        traffic += record.all_bytes
+        for line in skipped_lines(record, names):
+            notify(line)
+        progress = round_line(record, experiment.job.rounds, traffic)
+        notify(f"{progress}  {record.clients} replied  {record.seconds:.0f} s")
+        note_introductions(directory, nodes)
+    _collect_scores(experiment, nodes, names, notify)
 
 
-def refuse_without_labels(experiment: Experiment, names: list[str], roster: Roster) -> None:
-    """Refuse a run whose labels are at the sites when all of these are there and none has any."""
+def note_introductions(directory: RunDirectory, nodes: ClientNodes) -> None:
+    """Save what the sites say about themselves, for `tacit hub watch`, if it has changed."""
+    before = directory.read_note(INTRODUCTIONS) or {}
+    shown = ("samples", "labeled", "refusal", "version")
+    said = {name: {each: getattr(info, each) for each in shown} for name, info in nodes.known.items()}
+    if {**before, **said} != before:
+        directory.write_note(INTRODUCTIONS, {**before, **said})
+
+
+def _collect_scores(experiment: Experiment, nodes: ClientNodes, names: list[str], notify: Notify) -> None:
+    """Note the scores of the final model at the sites whose owners let them leave."""
+    model = experiment.result().params
+    if model is None or not experiment.config.data.at_sites:
+        return
+    found = {names[client]: scores for client, scores in ask_for_scores(experiment.job, nodes, model).items()}
+    if found:
+        experiment.directory.write_site_scores(found)
+    for name, scores in found.items():
+        notify(f"{name}: {', '.join(score_texts(scores))} on its own test samples")
+
+
+def refuse_without_labels(experiment: Experiment, names: list[str], nodes: ClientNodes) -> None:
+    """Refuse a run with labels at the sites when all sites have joined and none has a label."""
     data = experiment.config.data
-    places = {place.name: place for place in roster.places().values()}
-    if data.at_sites and data.labels != "server" and places.keys() >= set(names):
-        labeled = any(places[name].labeled for name in names)  # a place that is refused brings none
+    infos = {info.name: info for info in nodes.infos().values()}
+    if data.at_sites and data.labels != "server" and infos.keys() >= set(names):
+        labeled = any(infos[name].labeled for name in names)  # a site that refuses reports no labels
         refuse_missing_labels(experiment.config, experiment.job, labels_at_clients=labeled)
 
 
-def about(config: Config, description: Description, run: str, split: Split) -> dict[str, str]:
-    """What every site is told with every message."""
-    said = {"config": configs.dumps(config), "description": description.to_text(), "run": run}
-    return said | {"version": __version__, "split": split.hash()}
+def run_info(config: Config, spec: FederationSpec, run: str, split: Split) -> dict[str, str]:
+    """What every message to a site says about the run."""
+    described = {"config": configs.dumps(config), "description": spec.to_toml(), "run": run}
+    return described | {"version": __version__, "schema": SCHEMA, "split": split.hash()}
 
 
-def describe(folder: HubFolder, config: Path, changes: Mapping[str, Any]) -> Path:
+def write_federation_file(hub: HubDirectory, config: Path, changes: Mapping[str, Any]) -> Path:
     """Write what sites need to check their data before a run of this config."""
-    made = load(folder, config, changes)
-    path = folder.folder / "federation.toml"
-    said = Description.of(scenario.federation(*build_data(made), made.data))
-    write_durably(path, federation_text(made, said).encode())
+    made = load_config(hub, config, changes)
+    path = hub.path / "federation.toml"
+    spec = FederationSpec.of(federate(*build_data(made), made.data))
+    write_durably(path, federation_toml(made, spec).encode())
     return path
 
 
-def gather(roster: Roster, expected: list[str] | None, config: Config, seconds: float, say: Say) -> list[str]:
+def wait_for_sites(
+    nodes: ClientNodes, expected: list[str] | None, config: Config, seconds: float, notify: Notify
+) -> list[str]:
     """The names of the sites in the order of their numbers, once they have joined or the time is over.
 
-    Sites that are known by name may come later; when any may come, all must be there before they are numbered.
+    Sites with a known name may join later. If any site may join, all must be there before they are numbered.
     """
-    wanted, told, until = config.data.clients, "", time.monotonic() + seconds
+    wanted, shown, until = config.data.clients, "", time.monotonic() + seconds
+    waiting = _WaitingNotice(notify)
     while True:
-        places = {place.name: place for place in roster.places().values()}
-        able = [name for name, place in places.items() if not place.refusal]
-        here = sorted(places.keys() & set(expected) if expected else able)
+        infos = {info.name: info for info in nodes.infos(waiting).values()}
+        able = [name for name, info in infos.items() if not info.refusal]
+        here = sorted(infos.keys() & set(expected) if expected else able)
         missing = [name for name in expected or [] if name not in here]
-        if text := _state(here, missing, wanted, roster.failures.values()):
-            if text != told:
-                say(text)
-            told = text
+        text = _joined(here, missing, wanted, nodes.failures.values())
+        if text != shown:
+            notify(text)
+        shown = text
         if len(here) >= wanted or time.monotonic() > until:
             break
-        time.sleep(LOOK)
+        time.sleep(POLL_SECONDS)
     if len(here) < (config.engine.min_clients if expected else wanted):
-        raise TacitError(f"{told} after {seconds:g} s: have them join with `tacit site join`, then resume")
+        raise TacitError(
+            f"{shown} after {seconds:g} s",
+            "let the others join with `tacit site join`",
+            code="hub.too-few-sites",
+            resumable=True,
+        )
     for name in here:
-        if places[name].refusal:
-            say(f"without {name}: {places[name].refusal}")
+        if infos[name].refusal:
+            notify(f"without {name}: {infos[name].refusal}")
     return sorted(expected or here[:wanted])
 
 
-def _state(here: list[str], missing: list[str], wanted: int, failures: Any) -> str:
+class _WaitingNotice:
+    """Says whom the hub waits for, once it has waited for some seconds, and again when that changes."""
+
+    def __init__(self, notify: Notify) -> None:
+        self._notify, self._shown = notify, list[str]()
+        self._from = time.monotonic() + NOTICE_SECONDS
+
+    def __call__(self, names: list[str]) -> None:
+        if time.monotonic() >= self._from and sorted(names) != self._shown:
+            self._shown = sorted(names)
+            self._notify(f"waiting for {', '.join(self._shown)}: connected, but not ready yet")
+
+
+def _joined(here: list[str], missing: list[str], wanted: int, failures: Iterable[str]) -> str:
     if len(here) >= wanted:
         return f"{len(here)} sites have joined: {', '.join(here)}"
     who = f": {', '.join(missing)} missing" if missing else f" ({', '.join(here)})" if here else ""
-    trouble = "".join(f"; one that joined fails: {reason}" for reason in sorted(set(failures)))
-    return f"{len(here)} of {wanted} sites have joined{who}{trouble}"
+    problems = "".join(f"; a node that joined fails: {reason}" for reason in sorted(set(failures)))
+    return f"{len(here)} of {wanted} sites have joined{who}{problems}"
 
 
-def _journal(run: Path) -> Say:
-    def say(text: str) -> None:
-        print(text, flush=True)
-        with (run / "progress.log").open("a", encoding="utf-8") as file:
-            file.write(text + "\n")
+def _progress_printer(directory: RunDirectory) -> Notify:
+    def notify(text: str) -> None:
+        line = printable(text)  # it may quote a site
+        print(line, flush=True)
+        directory.append_progress(line)
 
-    return say
+    return notify

@@ -1,4 +1,4 @@
-"""What a site and a hub are set up with: `site.toml` and `hub.toml`, and the paths in them."""
+"""The settings of a site and a hub, `site.toml` and `hub.toml`, and the paths in them."""
 
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
@@ -8,13 +8,12 @@ from typing import Annotated, Any, TypeVar
 import tomli_w
 from pydantic import Field
 
-from tacit import config as configs
-from tacit.catalog import Setting, check, settings
 from tacit.errors import TacitError
-
-REFUSED = "tacit refuses: "  # how a site's client begins the line that says why it does not take part
+from tacit.runs import toml_file
+from tacit.runs.settings import Setting, check, settings
 
 Port = Annotated[int, Field(ge=1, le=65535)]
+MaxEpsilon = Annotated[float, Field(gt=0)] | None
 Host = Annotated[
     str,
     Field(
@@ -26,7 +25,7 @@ Name = Annotated[
     str,
     Field(
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
-        description="1 to 64 plain letters, digits, '.', '_' and '-', of which the first is a letter or digit",
+        description="1 to 64 plain letters, digits, '.', '_' and '-', starting with a letter or digit",
     ),
 ]
 
@@ -35,53 +34,65 @@ Name = Annotated[
 class Site:
     """One data holder: the file `site.toml`. Paths are relative to its folder."""
 
-    name: Name  # by which the hub knows this site, in every run
-    data: str | None = None  # image folder, .csv or .npz; its share of the run's own data set when not given
+    name: Name  # the site's name at the hub, in every run
+    data: str | None = None  # image folder, .csv, .npz or .parquet; default: a share of the run's data set
     device: str = "cpu"  # torch device
-    memory: str = "memory"  # folder of what methods remember here between rounds, for nobody else to read
-    federation: str = "federation.toml"  # what the hub says of the federation
-    certificate: str | None = None  # of the hub's authority, ca.crt; without one nothing is encrypted
-    key: str | None = None  # of this site, private; its other half, with .pub, is for the hub
-    port: Port = 9094  # of this machine, for Flower's own processes to meet
+    memory: str = "memory"  # folder for what methods remember between rounds; only its owner can read it
+    federation: str = "federation.toml"  # the run that this site has agreed to, from the hub
+    min_group: Annotated[int, Field(ge=1)] = 10  # fewest samples in a mean that may leave; 1: also samples themselves
+    share_scores: bool = False  # let scores of the common model on your test samples leave, one number each
+    max_epsilon: MaxEpsilon = None  # privacy budget: largest ε of all that leaves, in all runs
+    certificate: str | None = None  # the hub's ca.crt; without it nothing is encrypted
+    key: str | None = None  # this site's private key; the hub gets the file with .pub
+    port: Port = 9094  # local port for Flower's processes
+    allow: tuple[str, ...] = ()  # code outside Tacit that runs may use here, as "module:name"
+    allow_data: tuple[str, ...] = ()  # files and folders that runs may name as their data set, if data is not set
 
 
 @dataclass(frozen=True)
 class Hub:
     """The coordinator: the file `hub.toml`. Paths are relative to its folder."""
 
-    host: Host = "127.0.0.1"  # address that sites reach this machine at
-    port: Port = 8443  # one for everything
-    listen: Host | None = None  # address to listen at, such as 0.0.0.0 for all; the host's when not given
-    sites: list[Name] | None = None  # names that may take part; the first to join when not given
+    host: Host = "127.0.0.1"  # address at which sites reach this machine
+    port: Port = 8443  # the only port that sites need
+    listen: Host | None = None  # address to listen on, e.g. 0.0.0.0 for all; default: host
+    sites: list[Name] | None = None  # sites that may take part; default: all with a key, or the first to join
     insecure: bool = False  # no encryption and no keys: for trials on one machine
-    join_seconds: Annotated[float, Field(gt=0)] = 600.0  # to wait for the sites before the first round
-    runs: str = "runs"  # folder of the runs
+    join_seconds: Annotated[float, Field(gt=0)] = 600.0  # seconds to wait for the sites before the first round
+    runs: str = "runs"  # folder for the runs
 
 
-Kind = TypeVar("Kind", Site, Hub)
+# What a site tells its client processes, through Flower's node.
+SITE_FILE, HUB_ADDRESS, ANY_RUN = "site", "hub", "any-run"
+
+Settings = TypeVar("Settings", Site, Hub)
 
 
-def load(kind: type[Kind], path: Path) -> Kind:
+def load_settings(kind: type[Settings], path: Path) -> Settings:
     """The settings in a file."""
     if not path.is_file():
-        raise TacitError(f"there is no {path}: make it with `tacit {kind.__name__.lower()} init`, or name its folder")
+        raise TacitError(
+            f"there is no {path}",
+            f"create it with `tacit {kind.__name__.lower()} init`, or give its folder",
+            code="deploy.no-settings",
+        )
     try:
-        values = check(kind, configs.read(path), "")
+        values = check(kind, toml_file.read(path), "")
     except TacitError as error:
-        raise TacitError(f"{path}: {error}") from error
-    if name := missing(kind, values):
-        raise TacitError(f"{path} has no {name}: set it there")
+        raise error.within(str(path)) from error
+    if name := missing_field(kind, values):
+        raise TacitError(f"{path} has no {name}", "set it there", code="deploy.incomplete-settings")
     return kind(**values)
 
 
-def missing(kind: type, values: Mapping[str, Any]) -> str | None:
+def missing_field(kind: type, values: Mapping[str, Any]) -> str | None:
     """The first field without a default that is not among the values."""
     return next((item.name for item in fields(kind) if item.default is MISSING and item.name not in values), None)
 
 
-def settings_text(kind: type, given: Mapping[str, Any], head: str) -> str:
-    """A settings file with these values; what is not given stands there as a comment, with its default."""
-    return f"# {head} Paths are relative to the folder of this file.\n\n" + "\n".join(
+def settings_toml(kind: type, given: Mapping[str, Any], title: str) -> str:
+    """A settings file with these values; all other settings are comments with their defaults."""
+    return f"# {title} Paths are relative to the folder of this file.\n\n" + "\n".join(
         _entry(setting, given) for setting in settings(kind)
     )
 
@@ -92,16 +103,6 @@ def _entry(setting: Setting, given: Mapping[str, Any]) -> str:
     return f"# {setting.comment}\n{line if setting.name in given else f'# {line}'}"
 
 
-def agreed(path: Path, site: Site) -> Path | None:
-    """The file with the run that a site has agreed to; None where it names none and there is none."""
-    file = beside(path, site.federation)
-    if file.exists():
-        return file
-    if site.federation != Site.federation:  # a slip of the pen must not open the door to every run
-        raise TacitError(f"there is no {file}, which {path} names: get it from the hub, or mend {path}")
-    return None
-
-
-def beside(path: Path, name: str) -> Path:
-    """A path that is written in a settings file, as seen from anywhere."""
-    return (path.parent / Path(name).expanduser()).absolute()
+def resolve_path(settings_file: Path, name: str) -> Path:
+    """The absolute path of a path in a settings file."""
+    return (settings_file.parent / Path(name).expanduser()).absolute()

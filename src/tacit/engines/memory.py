@@ -1,51 +1,58 @@
 """Client memories: what each client remembers, as bytes, in RAM up to a limit and on disk beyond it.
 
-Files are named `<client>.<round>`: a memory written at round r never replaces an older one, so a checkpoint of an
-earlier round stays whole until the next one is in place.
+Files are named `<client>.<round>`: a memory written in round r never replaces an older one, so the checkpoints of
+earlier rounds stay complete. A checkpoint lists the round and the SHA-256 of every memory that belongs to it.
 """
 
-import errno
 import os
+import re
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping
+from hashlib import sha256
 from pathlib import Path
 
 from tacit.errors import TacitError
+from tacit.storage import on_disk, sync_folder, write_durably
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk, a quota, a file that may not grow
+VERSION_BYTES = 64  # of what a client with a store of its own sends in place of its memory, at most
+KEPT = 3  # versions in a client's own store that the server has acknowledged
+
+Version = tuple[int, str]  # round and SHA-256 of a memory
+Index = Mapping[int, Version]  # by client
+
+_FILE = re.compile(r"(\d{1,12})\.(\d{1,12})")
 
 
-class DiskError(TacitError):
-    """A file that can not be written: the disk is full, or no longer there."""
+class BrokenMemoryError(TacitError):
+    """A memory on disk is missing, or not the one that was written."""
 
 
 class Memories:
     """The committed memory of every client that has one."""
 
     def __init__(self, folder: Path, limit: int) -> None:
-        """`limit` is the number of bytes held in RAM; `folder` takes the rest, and all of it at a checkpoint."""
+        """`limit` is the number of bytes held in RAM; the rest goes to `folder`, and everything at a checkpoint."""
         self._folder, self._limit = folder, limit
         self._ram: OrderedDict[int, bytes] = OrderedDict()  # least recently used first
         self._held = 0
-        self._version: dict[int, int] = {}  # round of each client's memory
-        self._on_disk: dict[int, int] = {}  # round of the newest file
+        self._round: dict[int, int] = {}  # of each client's memory
+        self._on_disk: dict[int, Version] = {}  # the newest file of each client
         self._unsaved: set[int] = set()
-        self._superseded: list[Path] = []
+        self._superseded: list[tuple[int, int]] = []  # client and round of older files
 
     def get(self, client: int) -> bytes | None:
         """The client's memory, or None before its first."""
         if client in self._ram:
             self._ram.move_to_end(client)
             return self._ram[client]
-        return self._path(client).read_bytes() if client in self._version else None
+        return self._read(client, self._on_disk[client]) if client in self._round else None
 
     def commit(self, round: int, memories: Mapping[int, bytes]) -> None:
-        """Take over new memories, once the server has merged what belongs to them."""
+        """Store new memories, once the server has merged the uploads that belong to them."""
         for client, data in memories.items():
             self._held += len(data) - len(self._ram.pop(client, b""))
             self._ram[client] = data
-            self._version[client] = round
+            self._round[client] = round
             self._unsaved.add(client)
         while self._held > self._limit and self._ram:
             client = next(iter(self._ram))
@@ -53,113 +60,140 @@ class Memories:
                 self._write(client)
             self._held -= len(self._ram.pop(client))
 
-    def save(self) -> None:
-        """Bring everything to disk; older files stay until `forget_older`."""
+    def save(self) -> Index:
+        """Write everything to disk, and return what is there; older files stay until `prune`."""
         for client in sorted(self._unsaved):
             self._write(client)
         if self._folder.is_dir():
             sync_folder(self._folder)
+        return dict(self._on_disk)
 
-    def forget_older(self) -> None:
-        """Delete the files that newer ones replace, once a checkpoint with the newer ones is in place."""
-        for path in self._superseded:
-            path.unlink(missing_ok=True)
-        self._superseded.clear()
+    def prune(self, kept: Collection[Index]) -> None:
+        """Delete superseded files that belong to none of these checkpoints."""
+        still = [
+            (client, round)
+            for client, round in self._superseded
+            if any(client in index and index[client][0] == round for index in kept)
+        ]
+        for client, round in set(self._superseded) - set(still):
+            (self._folder / f"{client}.{round}").unlink(missing_ok=True)
+        self._superseded = still
 
-    def restore(self, round: int) -> None:
-        """Go back to how memories stood after `round`, dropping whatever was written later."""
+    def restore(self, index: Index, kept: Collection[Index] = ()) -> None:
+        """Return to the memories of a checkpoint; delete those that belong neither to it nor to the `kept` ones.
+
+        A memory that is missing or changed is refused before anything is deleted. Files of other names stay.
+        """
+        for client, version in index.items():
+            self._read(client, version)
+        self._round = {client: round for client, (round, _) in index.items()}
+        self._on_disk = dict(index)
         for path in self._folder.glob("*.*"):
-            client, _, version = path.name.partition(".")
-            if not version.isdigit() or int(version) > round:
-                path.unlink()
+            found = _FILE.fullmatch(path.name.removesuffix(".partial"))
+            if found is None or not path.is_file():
                 continue
-            newest = max(int(version), self._version.get(int(client), -1))
-            self._version[int(client)] = self._on_disk[int(client)] = newest
-        for path in self._folder.glob("*.*"):
-            client, _, version = path.name.partition(".")
-            if int(version) < self._version[int(client)]:
+            client, round = int(found[1]), int(found[2])
+            if path.name.endswith(".partial") or not _among(client, round, (index, *kept)):
                 path.unlink()
+            elif not _among(client, round, (index,)):
+                self._superseded.append((client, round))
 
-    def _path(self, client: int) -> Path:
-        return self._folder / f"{client}.{self._version[client]}"
+    def _read(self, client: int, version: Version) -> bytes:
+        path = self._folder / f"{client}.{version[0]}"
+        return read_verified(path, version[1])
 
     def _write(self, client: int) -> None:
         with on_disk(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
         if client in self._on_disk:
-            self._superseded.append(self._folder / f"{client}.{self._on_disk[client]}")
-        write_durably(self._path(client), self._ram[client])
-        self._on_disk[client] = self._version[client]
+            self._superseded.append((client, self._on_disk[client][0]))
+        round, data = self._round[client], self._ram[client]
+        write_durably(self._folder / f"{client}.{round}", data)
+        self._on_disk[client] = round, sha256(data).hexdigest()
         self._unsaved.discard(client)
 
 
-class Shelf:
+def _among(client: int, round: int, indices: Iterable[Index]) -> bool:
+    return any(client in index and index[client][0] == round for index in indices)
+
+
+def read_verified(path: Path, digest: str) -> bytes:
+    """The bytes of a file whose SHA-256 is known; refuses any others."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise _broken(path, error.strerror or str(error)) from error
+    if sha256(data).hexdigest() != digest:
+        raise _broken(path, "it was changed")
+    return data
+
+
+def _broken(path: Path, reason: str) -> BrokenMemoryError:
+    return BrokenMemoryError(
+        f"cannot read {path} ({reason})",
+        "restore it, or resume from an earlier round with `--from`",
+        code="run.broken-checkpoint",
+    )
+
+
+class MemoryStore:
     """One client's memory on its own disk, for engines that leave it there; the server only knows its version.
 
-    A version counts once the server asks for it in a later round; until then the one before stays too, so that a
-    reply that got lost, or a server that went back to its last checkpoint, finds what belongs to it.
+    A version counts once the server asks for it in a later round. A few before it stay too, in case the reply gets
+    lost or the server returns to an earlier checkpoint. A version names the round and begins the digest of the
+    content, which comes first in the file: what was changed on disk, or belongs to another course of the run, is
+    refused.
     """
 
-    def __init__(self, folder: Path) -> None:
-        """`folder` is for this client and run alone, and for nobody else to read."""
-        self._folder = folder
+    def __init__(self, folder: Path, keep: int = KEPT) -> None:
+        """`folder` is for this client and this run only; no other user can read it."""
+        self._folder, self._keep = folder, keep
 
-    def take(self, version: bytes) -> bytes:
-        """The memory of a version that the server has acknowledged; those before it are forgotten."""
-        number = int(version)
+    def load(self, version: bytes) -> bytes:
+        """The memory of a version that the server has acknowledged; those long before it are deleted."""
+        found = re.fullmatch(rb"(\d{1,9}):([0-9a-f]{32})", version)
+        if found is None:
+            raise TacitError(
+                "the server asks for a memory without a version",
+                "use the same version of Tacit there",
+                code="engine.bad-memory-version",
+            )
+        number = int(found[1])
         path = self._folder / str(number)
         if not path.exists():
             raise TacitError(
-                f"the memory of round {number + 1} is not in {self._folder}: put it back, or start a new run"
+                f"the memory of round {number + 1} is not in {self._folder}",
+                "restore it, or start a new run",
+                code="engine.memory-missing",
             )
-        for other in self._folder.iterdir():
-            round = other.name.partition(".")[0]  # also of what a visit that was killed left half written
-            if round.isdecimal() and int(round) < number:
-                other.unlink(missing_ok=True)  # another visit, which took too long, may do the same
-        return path.read_bytes()
+        data = path.read_bytes()
+        digest, memory = data[:32], data[32:]
+        if sha256(memory).digest() != digest or digest.hex()[:32] != found[2].decode():
+            raise TacitError(
+                f"the memory of round {number + 1} in {self._folder} was changed",
+                "restore it, or start a new run",
+                code="engine.memory-changed",
+            )
+        self._delete_before(number)
+        return memory
 
-    def put(self, round: int, memory: bytes) -> bytes:
-        """Write a round's memory; the version to call it by."""
+    def save(self, round: int, memory: bytes) -> bytes:
+        """Write a round's memory; returns its version."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._folder.chmod(0o700)
-        # Two visits of a round may be at it, when the server asked again for what it believed lost.
-        write_durably(self._folder / str(round), memory, mode=0o600, writer=f".{os.getpid()}")
+        digest = sha256(memory)
+        # Two processes may write the same round if the server repeats a task it believes lost.
+        content, writer = digest.digest() + memory, f".{os.getpid()}"
+        write_durably(self._folder / str(round), content, mode=0o600, writer=writer)
         sync_folder(self._folder)
-        return str(round).encode()
+        return f"{round}:{digest.hexdigest()[:32]}".encode()
 
-
-def write_durably(path: Path, data: bytes, mode: int = 0o666, writer: str = "") -> None:
-    """Write, sync, rename: afterwards the file is either all there or as it was.
-
-    Where several processes may write the same file at once, `writer` tells them apart.
-    """
-    partial = path.with_name(f"{path.name}{writer}.partial")
-    with on_disk(path):
-        try:
-            with open(partial, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.rename(path)
-        except OSError:
-            partial.unlink(missing_ok=True)
-            raise
-
-
-@contextmanager
-def on_disk(path: Path) -> Iterator[None]:
-    """What the system has against writing there, in one sentence."""
-    try:
-        yield
-    except OSError as error:
-        remedy = "make room" if error.errno in FULL else "mend that"
-        raise DiskError(f"{path} can not be written ({error.strerror or error}): {remedy}, then resume") from error
-
-
-def sync_folder(folder: Path) -> None:
-    """Have the names of new files survive a power cut too."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    def _delete_before(self, number: int) -> None:
+        """Delete older versions but for the last few, and partial files of killed processes."""
+        names = [path.name for path in self._folder.iterdir()]
+        older = sorted(int(name) for name in names if name.isdecimal() and int(name) < number)
+        stay = {str(round) for round in older[len(older) - self._keep + 1 :]} if self._keep > 1 else set()
+        for name in names:
+            round = name.partition(".")[0]
+            if round.isdecimal() and int(round) < number and name not in stay:
+                (self._folder / name).unlink(missing_ok=True)  # another process may delete it at the same time

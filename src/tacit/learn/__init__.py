@@ -1,25 +1,44 @@
-"""Local SGD, EMA, prediction, evaluation: every training loop in the package goes through here."""
+"""Local SGD, prediction and evaluation: every training loop of the package is here."""
 
+from tacit.learn.ahead import Looks, View, seen_as
 from tacit.learn.batching import Batch, batches, epoch_steps
 from tacit.learn.evaluation import EVALUATION_BATCH, Score, evaluate, loss_on, predict
-from tacit.learn.training import Cost, Kept, Objective, Part, Trained, Visit, fit, fit_in_turns, learning_rate
+from tacit.learn.forward import BatchLoss, FeatureTerm, Forward, LocalLoss, Output, forward_of, loss_of_batch
+from tacit.learn.rates import Plateau, learning_rate
+from tacit.learn.training import (
+    LocalState,
+    Objective,
+    ParameterBlock,
+    Trained,
+    fit,
+    fit_alternating,
+)
 
 __all__ = [
     "EVALUATION_BATCH",
     "Batch",
-    "Cost",
-    "Kept",
+    "BatchLoss",
+    "FeatureTerm",
+    "Forward",
+    "LocalLoss",
+    "LocalState",
+    "Looks",
     "Objective",
-    "Part",
+    "Output",
+    "ParameterBlock",
+    "Plateau",
     "Score",
     "Trained",
-    "Visit",
+    "View",
     "batches",
     "epoch_steps",
     "evaluate",
     "fit",
-    "fit_in_turns",
+    "fit_alternating",
+    "forward_of",
     "learning_rate",
+    "loss_of_batch",
     "loss_on",
     "predict",
+    "seen_as",
 ]

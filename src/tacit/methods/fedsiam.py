@@ -1,32 +1,45 @@
 """FedSiam: Towards Adaptive Federated Semi-Supervised Learning (Long et al., 2020): Π, MT and D.
 
-A client trains an online net by gradient and lets a target net follow it slowly. Both are averaged. The target always
-travels in full; of the online net only layers that are far enough from the target's.
+A client trains an online net θ_s by gradient, and a target net θ_t follows it slowly. The server averages both. The
+target always travels in full; of the online net only the layers that are far enough from the target's.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
+from tacit import aggregation as agg
 from tacit import params
-from tacit.averaging import Weights, before_rounds, logged
-from tacit.learn import Kept, Trained, Visit, epoch_steps, fit
+from tacit.aggregation import Weights
+from tacit.learn import LocalLoss, LocalState, Trained, View, epoch_steps, fit
 from tacit.losses import Distance, ramp_up
-from tacit.method import ClientContext, Count, Holder, Natural, Needs, NonNegative, Probability, Reply, ServerContext
+from tacit.method import (
+    ClientContext,
+    Count,
+    Holder,
+    Natural,
+    Needs,
+    NonNegative,
+    Probability,
+    Reply,
+    ServerContext,
+    Variant,
+)
 from tacit.nets import Net
 from tacit.objectives import Supervised
-from tacit.objectives.parts import View, agreement
+from tacit.objectives.parts import agreement
 from tacit.params import Params
+from tacit.updates import PartialUpdate, SampleCount, Shaped, Update
 
-SMALLEST = 1e-30  # a norm that a divergence is divided by
+SMALLEST_NORM = 1e-30  # the divisor of Eq. 10 is at least this
 
 
 @dataclass(frozen=True)
-class Pair:
+class TwoNets:
     """The online net θ_s, which learns by gradient, and the target net θ_t, which follows it."""
 
     online: Params
@@ -35,21 +48,21 @@ class Pair:
 
 @dataclass(frozen=True)
 class FedSiamMemory:
-    """How long a client has trained so far, and what its training keeps."""
+    """How many steps a client, or the server, has trained so far, and the state of its local training."""
 
     steps: int = 0
-    kept: Kept | None = None
+    carried: LocalState | None = None
 
 
 @dataclass(frozen=True)
 class FedSiamState:
-    """Both nets, the divergences Λ of the last rounds, the share of online nets sent so far, the server's memory."""
+    """Both nets, the divergences Λ of the last rounds, the mean share of online nets sent, the server's memory."""
 
-    common: Pair
+    nets: TwoNets
     window: tuple[Tensor, ...] = ()
     sent: float = 0.0
     rounds: int = 0  # that `sent` is a mean of
-    own: FedSiamMemory = FedSiamMemory()
+    server: FedSiamMemory = FedSiamMemory()
 
 
 @dataclass(frozen=True)
@@ -65,270 +78,209 @@ class FedSiamDown:
 class FedSiamUp:
     """The target net, the layers of the online net from the boundary on, all divergences, and the samples n_k."""
 
-    target: Params
-    online: Params
-    divergence: Tensor
-    n: int
+    target: Update
+    online: PartialUpdate
+    divergence: Annotated[Tensor, Shaped(lambda facts: (len(facts.net.layers),))]
+    n: SampleCount
 
 
 @dataclass(frozen=True)
-class FedSiamPi:
-    """FedSiam-Π: the target is the online net itself (α = 0), and all that travels is one net (τ = 0)."""
+class FedSiam:
+    """An online net learns from labels and from agreement with a target net that follows it (α); τ says what travels.
 
-    distance: Distance = "squared"  # J between both answers: squared (Eq. 4), kl (Eq. 5), or mse (over classes)
+    FedSiam-Π is α = 0 and τ = 0, FedSiam-MT is τ = 1, and FedSiam-D changes both with the rounds.
+    """
+
+    distance: Distance = "squared"  # J between both predictions: squared (Eq. 4), kl (Eq. 5), or mse (over classes)
     ramp: NonNegative = 10.0  # φ_l: β grows to 1 as exp(-5·(1 - t/φ_l)²)
     ramp_by: Literal["rounds", "epochs"] = "rounds"  # t: rounds of the federation, or epochs this client has trained
     over: Literal["labeled", "batch"] = "labeled"  # what the sum of L is divided by
-    mixed: Natural = 0  # labeled samples so often among the unlabeled in batches of both; 0: batches of their own
-    server_consistency: bool = False  # the server asks for agreement on its labeled samples too
-    weights: Weights = "samples"  # of the clients in the average
+    mixed: Natural = 0  # repeats of a labeled sample in batches shared with unlabeled ones; 0: separate batches
+    server_consistency: bool = False  # the server also asks for agreement on its labeled samples
+    weights: Weights = "samples"
     view: View = "weak"  # how both views are made
-
-    needs = Needs(averaged_buffers=True)
-    PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "as-written": {},
-        "as-released": {
-            "distance": "mse",
-            "ramp_by": "epochs",
-            "over": "batch",
-            "mixed": 3,
-            "server_consistency": True,
-            "weights": "uniform",
-            "view": "plain",
-        },
-    }
-
-    def start(self, server: ServerContext) -> FedSiamState:
-        """Two nets, the same at first, that have seen the server's labels, if any."""
-        w = server.initial()
-        return self._learn_at_server(before_rounds(server), FedSiamState(Pair(w, self._other(server, w))))
-
-    def send(self, server: ServerContext, state: FedSiamState) -> tuple[FedSiamState, Mapping[int, FedSiamDown]]:
-        """Both nets and the boundary to everybody."""
-        tau = self.tau(server.round + 1, server.rounds)
-        target, online = state.common.target, state.common.online
-        differing = {
-            name: online[name]
-            for layer in server.net.layers.values()
-            if not params.equal(_of(online, layer), _of(target, layer))
-            for name in layer
-        }
-        down = FedSiamDown(target, differing, boundary(state.window, tau))
-        return state, dict.fromkeys(server.cohort, down)
-
-    def client_update(
-        self, client: ClientContext, memory: FedSiamMemory | None, down: FedSiamDown
-    ) -> Reply[FedSiamMemory, FedSiamUp]:
-        """Eq. 7 or Eq. 8, second line; then the target, and the online layers that differ enough from it."""
-        pair, trained, memory = self._learn(client, Pair(down.target | down.online, down.target), memory)
-        if not trained.steps:
-            return Reply(memory, None, trained.metrics, self._ships(pair))
-        apart = divergences(client.net, pair)
-        travels = [layer for layer, far in apart.items() if not far < down.boundary]
-        online = {name: pair.online[name] for layer in travels for name in client.net.layers[layer]}
-        up = FedSiamUp(pair.target, online, torch.tensor([*apart.values()]), len(client.data))
-        return Reply(memory, up, trained.metrics, self._ships(pair))
-
-    def merge(self, server: ServerContext, state: FedSiamState, ups: Mapping[int, FedSiamUp]) -> FedSiamState:
-        """Eq. 2 for both nets, layers that were kept back borrowed from their client's target; then Eq. 8, line 1."""
-        if not ups:
-            return self._learn_at_server(server, state)
-        n = [float(up.n) if self.weights == "samples" else 1.0 for up in ups.values()]
-        online = params.mean([up.target | up.online for up in ups.values()], n)
-        target = params.mean([up.target for up in ups.values()], n)
-        sent = sum(params.size(up.online) / params.size(up.target) for up in ups.values()) / len(ups)
-        so_far = (state.sent * state.rounds + sent) / (state.rounds + 1)
-        server.log("online_sent", sent)
-        server.log("online_saved", 1 - so_far)  # what μ asks for, as it came out
-        window = self._window((*state.window, torch.cat([up.divergence.cpu() for up in ups.values()])))
-        merged = FedSiamState(Pair(online, target), window, so_far, state.rounds + 1, state.own)
-        return self._learn_at_server(server, merged)
-
-    def model(self, state: FedSiamState) -> Params:
-        """The global model G."""
-        return self._ships(state.common)
-
-    def tau(self, round: int, rounds: int) -> float:
-        """τ, the share of online layers that travels in round R_g = 1, 2, … of R_G."""
-        return 0.0
-
-    def _alpha(self, holder: Holder, steps: int, epochs: int) -> float:
-        """α after a step, by the steps and the epochs that this holder has trained."""
-        return 0.0
-
-    def _ships(self, pair: Pair) -> Params:
-        """Which net is the model."""
-        return pair.online
-
-    def _follows(self, holder: Holder) -> Sequence[str]:
-        """What of the target follows the online net: everything, BatchNorm statistics too."""
-        return holder.net.names
-
-    def _window(self, window: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """What the server keeps of the divergences."""
-        return ()
-
-    def _other(self, server: ServerContext, w: Params) -> Params:
-        """What the target net starts from."""
-        return w
-
-    def _learn_at_server(self, server: ServerContext, state: FedSiamState) -> FedSiamState:
-        """Eq. 8, first line: both nets after training on the server's labels; as they are where it has none."""
-        if not len(server.samples):
-            return state
-        pair, trained, own = self._learn(server, state.common, state.own)
-        logged(server, trained)
-        return replace(state, common=pair, own=own)
-
-    def _learn(self, holder: Holder, start: Pair, memory: FedSiamMemory | None) -> tuple[Pair, Trained, FedSiamMemory]:
-        """Both nets after training on what the holder has, and how long it has trained now."""
-        memory, mixed = memory or FedSiamMemory(), self.mixed if isinstance(holder, ClientContext) else 0
-        twins = _Twins(self, holder, start.target, memory, epoch_steps(holder, mixed=mixed))
-        trained = fit(holder, start.online, twins, kept=memory.kept, mixed=mixed)
-        done = FedSiamMemory(memory.steps + trained.steps, trained.kept)
-        return Pair(trained.params, params.clone(twins.target)), trained, done
-
-
-@dataclass(frozen=True)
-class FedSiamMT(FedSiamPi):
-    """FedSiam-MT: the target is a moving average of the online net, and both travel in full (τ = 1)."""
-
-    alpha: Probability = 0.999  # α_max: how slowly the target follows; it grows to this as 1 - 1/(t + 1)
+    alpha: Probability = 0.999  # α_max: how slowly the target follows; α grows to this as 1 - 1/(t + 1)
     clock: Literal["steps", "epochs"] = "steps"  # t: steps or epochs that this client has trained
     twins: Literal["same", "apart"] = "same"  # initial weights of both nets
-    statistics: Literal["averaged", "own"] = "averaged"  # BatchNorm's in the target: follow too, or seen by itself
+    statistics: Literal["averaged", "own"] = "averaged"  # the target's BatchNorm: follows too, or sees for itself
     ships: Literal["online", "target"] = "online"  # the net that is evaluated and shipped
-
-    PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "as-written": {},
-        "as-released": {
-            **FedSiamPi.PRESETS["as-released"],
-            "clock": "epochs",
-            "twins": "apart",
-            "statistics": "own",
-        },
-    }
-
-    def tau(self, round: int, rounds: int) -> float:
-        """All layers travel."""
-        return 1.0
-
-    def _alpha(self, holder: Holder, steps: int, epochs: int) -> float:
-        """The ramp-up of Eq. 9."""
-        t = steps if self.clock == "steps" else epochs
-        return min(1 - 1 / (t + 1), self.alpha)
-
-    def _other(self, server: ServerContext, w: Params) -> Params:
-        """The same weights; as released, weights of its own."""
-        if self.twins == "same":
-            return w
-        return {
-            name: value.to(server.device) for name, value in server.net.init(server.streams.at("init target")).items()
-        }
-
-    def _ships(self, pair: Pair) -> Params:
-        """Which net is the model."""
-        return pair.online if self.ships == "online" else pair.target
-
-    def _follows(self, holder: Holder) -> Sequence[str]:
-        """What of the target follows the online net."""
-        return holder.net.names if self.statistics == "averaged" else holder.net.trainable
-
-
-@dataclass(frozen=True)
-class FedSiamD(FedSiamMT):
-    """FedSiam-D: first as Π, then as MT with fewer and fewer online layers on their way, as τ says."""
-
+    tau: Probability | None = None  # τ in every round; by the curve, after φ_g rounds of Π, when not given
     curve: Literal["linear", "rectangle", "rising"] = "linear"  # of τ: Eq. 11, Eq. 12, or the release's
     mu: Probability = 0.5  # μ: the share of the online nets that is not to travel, over all rounds
     phi_g: Count | None = None  # φ_g: rounds of Π at first; 3, or 10 with the rectangle
     phi_end: Count = 40  # φ: the round in which the rectangle ends
     window: Count | None = None  # rounds whose divergences Λ holds; φ_g when not given
 
-    PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "as-written": {},
-        "as-released": {**FedSiamMT.PRESETS["as-released"], "curve": "rising", "window": 10},
-    }
+    PAPER_LR: ClassVar[float] = 0.01
 
-    def tau(self, round: int, rounds: int) -> float:
-        """The curve of this round; its values above 1 are 1."""
-        curve = {"linear": linear, "rectangle": rectangle, "rising": rising}[self.curve]
-        return min(1.0, curve(round, rounds, self.mu, self._phi_g, self.phi_end))
+    @property
+    def needs(self) -> Needs:
+        """Averaged statistics, and a known end if τ follows a curve over all rounds."""
+        return Needs(averaged_buffers=True, planned_rounds=self.tau is None, separate_uploads=True)
+
+    def start(self, server: ServerContext) -> FedSiamState:
+        """Two nets, trained on the server's labels, if any."""
+        online = server.initial()
+        target = online if self.twins == "same" else _other_initial(server)
+        return self._train_at_server(agg.setup_context(server), FedSiamState(TwoNets(online, target)))
+
+    def send(self, server: ServerContext, state: FedSiamState) -> tuple[FedSiamState, Mapping[int, FedSiamDown]]:
+        """Both nets and the boundary to the cohort; of the online net only what differs from the target."""
+        target, online = state.nets.target, state.nets.online
+        differing = {
+            name: online[name]
+            for layer in server.net.layers.values()
+            if not params.equal(_of(online, layer), _of(target, layer))
+            for name in layer
+        }
+        down = FedSiamDown(target, differing, boundary(state.window, self.tau_at(server.round + 1, server.rounds)))
+        return state, dict.fromkeys(server.cohort, down)
+
+    def client_update(
+        self, client: ClientContext, memory: FedSiamMemory | None, down: FedSiamDown
+    ) -> Reply[FedSiamMemory, FedSiamUp]:
+        """Eq. 7, or Eq. 8, line 2; then the target, and the online layers that differ enough from it."""
+        received = TwoNets(down.target | down.online, down.target)
+        nets, trained, memory = self._train(client, received, memory, self.mixed, consistency=True)
+        if not trained.steps:
+            return Reply(memory, None, trained.metrics, self._shipped(nets))
+        fsm = divergences(client.net, nets)
+        travelling = [layer for layer, divergence in fsm.items() if not divergence < down.boundary]
+        online = {name: nets.online[name] for layer in travelling for name in client.net.layers[layer]}
+        up = FedSiamUp(nets.target, online, torch.tensor([*fsm.values()]), len(client.data))
+        return Reply(memory, up, trained.metrics, self._shipped(nets))
+
+    def merge(self, server: ServerContext, state: FedSiamState, ups: Mapping[int, FedSiamUp]) -> FedSiamState:
+        """Eq. 2 for both nets, online layers that did not travel taken from the client's target; then Eq. 8, line 1."""
+        if ups:
+            n = [float(up.n) if self.weights == "samples" else 1.0 for up in ups.values()]
+            online = server.combine((up.target | up.online for up in ups.values()), n)
+            target = server.combine((up.target for up in ups.values()), n)
+            sent = sum(params.size(up.online) / params.size(up.target) for up in ups.values()) / len(ups)
+            so_far = (state.sent * state.rounds + sent) / (state.rounds + 1)
+            server.log("online_sent", sent)
+            server.log("online_saved", 1 - so_far)  # μ as it came out
+            window = self._window((*state.window, torch.cat([up.divergence.cpu() for up in ups.values()])))
+            state = FedSiamState(TwoNets(online, target), window, so_far, state.rounds + 1, state.server)
+        return self._train_at_server(server, state)
+
+    def model(self, state: FedSiamState) -> Params:
+        """The global model G."""
+        return self._shipped(state.nets)
+
+    # --- α, β and τ ---------------------------------------------------------------------------------------------------
 
     @property
     def _phi_g(self) -> int:
-        return self.phi_g or (10 if self.curve == "rectangle" else 3)
+        """Rounds of Π before the curve begins; none where τ is given."""
+        return 0 if self.tau is not None else self.phi_g or (10 if self.curve == "rectangle" else 3)
 
-    def _alpha(self, holder: Holder, steps: int, epochs: int) -> float:
-        """0 while R_g ≤ φ_g, so that the target is the online net."""
-        return 0.0 if holder.round < self._phi_g else super()._alpha(holder, steps, epochs)
+    def alpha_at(self, round: int, steps: int, epochs: int) -> float:
+        """α of Eq. 9 after a step in round R_g - 1; 0 while R_g ≤ φ_g, so that the target is the online net."""
+        t = steps if self.clock == "steps" else epochs
+        return 0.0 if round < self._phi_g else min(1 - 1 / (t + 1), self.alpha)
 
-    def _window(self, window: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Λ: the last rounds."""
-        return window[-(self.window or self._phi_g) :]
+    def beta_at(self, round: int, epochs: int) -> float:
+        """β of Eq. 7 in round R_g - 1."""
+        return ramp_up(round + 1 if self.ramp_by == "rounds" else epochs, self.ramp)
+
+    def tau_at(self, round: int, rounds: int) -> float:
+        """τ, the share of online layers that travels in round R_g = 1, 2, … of R_G; values above 1 are cut."""
+        if self.tau is not None:
+            return self.tau
+        curve = {"linear": linear, "rectangle": rectangle, "rising": rising}[self.curve]
+        return min(1.0, curve(round, rounds, self.mu, self._phi_g, self.phi_end))
+
+    def _window(self, divergences: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Λ: the last rounds, for as long as the curve asks for a quantile of them."""
+        rounds = 0 if self.tau is not None else self.window or self._phi_g
+        return divergences[-rounds:] if rounds else ()
+
+    # --- training -----------------------------------------------------------------------------------------------------
+
+    def _train_at_server(self, server: ServerContext, state: FedSiamState) -> FedSiamState:
+        """Eq. 8, line 1: both nets after training on the server's labels; unchanged where it has none."""
+        if not len(server.samples):
+            return state
+        nets, trained, memory = self._train(server, state.nets, state.server, 0, self.server_consistency)
+        agg.logged(server, trained)
+        return replace(state, nets=nets, server=memory)
+
+    def _train(
+        self, holder: Holder, start: TwoNets, memory: FedSiamMemory | None, mixed: int, consistency: bool
+    ) -> tuple[TwoNets, Trained, FedSiamMemory]:
+        """Both nets after local training, how it went, and how long the holder has trained now."""
+        memory = memory or FedSiamMemory()
+        siamese = _Siamese(self, holder, start.target, memory.steps, epoch_steps(holder, mixed=mixed), consistency)
+        trained = fit(holder, start.online, siamese, carried=memory.carried, mixed=mixed)
+        memory = FedSiamMemory(memory.steps + trained.steps, trained.carried)
+        return TwoNets(trained.params, params.clone(siamese.target)), trained, memory
+
+    def _shipped(self, nets: TwoNets) -> Params:
+        return nets.online if self.ships == "online" else nets.target
 
 
-class _Twins:
-    """The objective L + β·J of one visit, and the target net that follows after every step."""
+class _Siamese:
+    """The objective L + β·J of one local training, and the target net, which follows after every step."""
 
     labels_only = False
+    needs = Needs()
 
-    def __init__(self, method: FedSiamPi, holder: Holder, target: Params, memory: FedSiamMemory, epoch: int) -> None:
+    def __init__(
+        self, method: FedSiam, holder: Holder, target: Params, steps: int, epoch: int, consistency: bool
+    ) -> None:
         self.target = params.channels_last({name: value.to(holder.device) for name, value in target.items()})
-        self._method, self._holder, self._memory = method, holder, memory
-        self._epoch, self._steps = max(1, epoch), 0
+        self._method, self._holder, self._consistency = method, holder, consistency
+        self._before, self._now, self._epoch = steps, 0, max(1, epoch)  # steps of earlier visits, and of this one
+        self._following = holder.net.names if method.statistics == "averaged" else holder.net.trainable
 
-    def visit(self, holder: Holder, received: Params, kept: Mapping[str, Tensor]) -> Visit:
-        """Eq. 7 and 8: L + β·J, and L alone at the server; without labels J alone is left."""
+    def local_loss(self, holder: Holder, received: Params, carried: Mapping[str, Tensor]) -> LocalLoss:
+        """Eq. 7 and 8: L + β·J, J alone without labels; L alone at a server that does not ask for consistency."""
         method = self._method
-        if isinstance(holder, ClientContext) or method.server_consistency:
-            cost = agreement(holder, method.view, method.distance, self._beta, self._told_by, method.over)
+        if self._consistency:
+            cost = agreement(holder, method.view, method.distance, self._beta, self._teacher, method.over)
         else:
-            cost = Supervised(method.view).visit(holder, received, kept).cost
-        return Visit(cost, after_step=self._follow)
+            cost = Supervised(method.view).local_loss(holder, received, carried).cost
+        return LocalLoss(cost, after_step=self._follow)
 
     def _follow(self, online: Params) -> None:
         """Eq. 3 and 9, after a step: θ_t = α·θ_t + (1 - α)·θ_s."""
         epochs = self._epochs()
-        self._steps += 1
-        alpha = self._method._alpha(self._holder, self._memory.steps + self._steps, epochs)
-        names = self._method._follows(self._holder)
-        old, new = [self.target[name] for name in names], [online[name].detach() for name in names]
-        # In place: the order in memory, and with it the last bits of a convolution, stay as they are.
+        self._now += 1
+        alpha = self._method.alpha_at(self._holder.round, self._before + self._now, epochs)
+        old = [self.target[name] for name in self._following]
+        new = [online[name].detach() for name in self._following]
+        # In place: the order in memory, and with it the last bits of a convolution, stay the same.
         torch._foreach_lerp_(old, new, 1 - alpha)
 
-    def _told_by(self, online: Params) -> Params:
-        """The target; where its statistics follow the online net, its own pass must not move them."""
-        follows = self._method._follows(self._holder)
-        passing = {name: self.target[name].clone() for name in self._holder.net.buffers if name in follows}
-        return self.target | passing
+    def _teacher(self, online: Params) -> Params:
+        """The target; where its BatchNorm statistics follow the online net, its forward pass must not move them."""
+        following = [name for name in self._holder.net.buffers if name in self._following]
+        return self.target | {name: self.target[name].clone() for name in following}
 
     def _beta(self) -> float:
-        by_rounds = self._method.ramp_by == "rounds"
-        return ramp_up(self._holder.round + 1 if by_rounds else self._epochs(), self._method.ramp)
+        return self._method.beta_at(self._holder.round, self._epochs())
 
     def _epochs(self) -> int:
         """t of the release: epochs of earlier visits + E + epoch + 1, this visit's epochs counted from 0."""
-        before, now = (steps // self._epoch for steps in (self._memory.steps, self._steps))
-        return before + self._holder.train.epochs + now + 1
+        return self._before // self._epoch + self._holder.train.epochs + self._now // self._epoch + 1
 
 
-def divergences(net: Net, pair: Pair) -> dict[str, float]:
+def divergences(net: Net, nets: TwoNets) -> dict[str, float]:
     """FSM of every layer, Eq. 10: ‖θ_t - θ_s‖ / ‖θ_s‖ of its parameters; finite for a layer of zeros too."""
-    found = {}
+    fsm = {}
     for layer, everything in net.layers.items():
         names = [name for name in everything if name in net.trainable] or everything
-        online, target = _of(pair.online, names), _of(pair.target, names)
-        apart, size = params.norm(params.sub(target, online)), params.norm(online)
-        found[layer] = apart / max(size, SMALLEST)
-    return found
+        online, target = _of(nets.online, names), _of(nets.target, names)
+        fsm[layer] = params.norm(params.sub(target, online)) / max(params.norm(online), SMALLEST_NORM)
+    return fsm
 
 
 def boundary(window: Sequence[Tensor], tau: float) -> float:
     """The divergence that a share τ of Λ reaches; nothing reaches it for τ = 0, everything for τ = 1."""
     if tau <= 0 or tau >= 1 or not window:
         return inf if tau <= 0 else -inf
-    parts = [part.cpu().double() for part in window]  # after a resume, some are where the nets are
+    parts = [part.cpu().double() for part in window]  # after a resume, some are on the device of the nets
     return float(torch.cat(parts).nan_to_num().quantile(1 - tau))
 
 
@@ -352,8 +304,50 @@ def rising(round: int, rounds: int, mu: float, phi_g: int, phi_end: int) -> floa
     return 0.9 * min(1.0, (round - phi_g) / max(1, turn - phi_g))
 
 
+def _other_initial(server: ServerContext) -> Params:
+    """Initial weights of the target that are not those of the online net, as released."""
+    w = server.net.init(server.streams.at("init target"))
+    return {name: value.to(server.device) for name, value in w.items()}
+
+
 def _of(model: Params, names: Sequence[str]) -> Params:
     return {name: model[name] for name in names}
 
 
-METHODS = {"fedsiam-pi": FedSiamPi, "fedsiam-mt": FedSiamMT, "fedsiam-d": FedSiamD}
+# What the released code does and the paper does not say, or says otherwise: in Π, in MT too, and in D too.
+_RELEASED_PI: dict[str, Any] = {
+    "distance": "mse",
+    "ramp_by": "epochs",
+    "over": "batch",
+    "mixed": 3,
+    "server_consistency": True,
+    "weights": "uniform",
+    "view": "plain",
+}
+_RELEASED_MT = _RELEASED_PI | {"clock": "epochs", "twins": "apart", "statistics": "own"}
+_RELEASED_D = _RELEASED_MT | {"curve": "rising", "window": 10}
+_OF_MT = ("alpha", "clock", "twins", "statistics", "ships")
+_OF_D = ("curve", "mu", "phi_g", "phi_end", "window")
+
+METHODS = {
+    "fedsiam-pi": Variant(
+        FedSiam,
+        "FedSiam-Π: the target is the online net itself (α = 0), and all that travels is one net (τ = 0).",
+        defaults={"alpha": 0.0, "tau": 0.0},
+        without=("tau", *_OF_MT, *_OF_D),
+        presets={"as-written": {}, "as-released": _RELEASED_PI},
+    ),
+    "fedsiam-mt": Variant(
+        FedSiam,
+        "FedSiam-MT: the target is a moving average of the online net, and both travel in full (τ = 1).",
+        defaults={"tau": 1.0},
+        without=("tau", *_OF_D),
+        presets={"as-written": {}, "as-released": _RELEASED_MT},
+    ),
+    "fedsiam-d": Variant(
+        FedSiam,
+        "FedSiam-D: first Π, then MT whose online net travels in part, by the curve of τ.",
+        without=("tau",),
+        presets={"as-written": {}, "as-released": _RELEASED_D},
+    ),
+}

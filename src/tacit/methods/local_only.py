@@ -1,9 +1,9 @@
-"""Local only: every client trains alone and nothing is exchanged. The row that shows what federation is worth."""
+"""Local only: every client trains alone and nothing is exchanged. This baseline shows what federation is worth."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tacit.learn import Kept, Objective, fit
+from tacit.learn import LocalState, Objective, fit
 from tacit.method import ClientContext, Needs, Reply, ServerContext
 from tacit.objectives import FixMatch
 from tacit.params import Params
@@ -11,20 +11,20 @@ from tacit.params import Params
 
 @dataclass(frozen=True)
 class LocalOnlyState:
-    """Nothing: the server knows no model."""
+    """Nothing: the server has no model."""
 
 
 @dataclass(frozen=True)
 class LocalOnlyMemory:
-    """A client's own model, and what its training keeps between visits."""
+    """A client's own model, and the state of its training."""
 
     w: Params
-    kept: Kept | None
+    carried: LocalState | None
 
 
 @dataclass(frozen=True)
 class LocalOnlyDown:
-    """Nothing but the word to go on."""
+    """Nothing: only a signal to continue."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,11 @@ class LocalOnlyUp:
 class LocalOnly:
     """One model per client, all from the same start. Its accuracy is the clients' average."""
 
-    objective: Objective = FixMatch()  # what a batch costs
+    objective: Objective = FixMatch()  # the loss of a batch
 
     @property
     def needs(self) -> Needs:
-        """Labels at clients: without them, none of these models would ever see one."""
+        """Labels at clients: the models never see any other label."""
         return Needs(client_labels=True)
 
     def start(self, server: ServerContext) -> LocalOnlyState:
@@ -48,17 +48,17 @@ class LocalOnly:
         return LocalOnlyState()
 
     def send(self, server: ServerContext, state: LocalOnlyState) -> tuple[LocalOnlyState, Mapping[int, LocalOnlyDown]]:
-        """The cohort goes on training."""
+        """The cohort continues to train."""
         return state, dict.fromkeys(server.cohort, LocalOnlyDown())
 
     def client_update(
         self, client: ClientContext, memory: LocalOnlyMemory | None, down: LocalOnlyDown
     ) -> Reply[LocalOnlyMemory, LocalOnlyUp]:
-        """Train on from where this client left off."""
+        """Continue from where this client stopped."""
         memory = memory or LocalOnlyMemory(client.initial(), None)
-        trained = fit(client, memory.w, self.objective, kept=memory.kept)
-        own = LocalOnlyMemory(trained.params, trained.kept)
-        return Reply(own, None, trained.metrics, trained.params, trained.guesses)
+        trained = fit(client, memory.w, self.objective, carried=memory.carried)
+        own = LocalOnlyMemory(trained.params, trained.carried)
+        return Reply(own, None, trained.metrics, trained.params, trained.pseudo_labels)
 
     def merge(self, server: ServerContext, state: LocalOnlyState, ups: Mapping[int, LocalOnlyUp]) -> LocalOnlyState:
         """Nothing arrives."""

@@ -6,23 +6,24 @@ from typing import Literal
 
 import torch
 
-from tacit.averaging import fit_server, settle
-from tacit.learn import Kept, Objective, batches, fit, learning_rate
+from tacit import aggregation as agg
+from tacit.learn import LocalState, Objective, batches, fit, learning_rate, loss_of_batch
 from tacit.method import ClientContext, Needs, Positive, Reply, ServerContext
 from tacit.objectives import FixMatch
 from tacit.params import Params, add, channels_last, mean, scale, sub, zeros_like
 from tacit.random import seeded
+from tacit.updates import Change, TrainableChange
 
-SHORTEST = 1e-5  # of a way; on a shorter one the rounding of float32 hides the gradients that led along it
+SHORTEST = 1e-5  # a travel shorter than this is lost in the rounding of float32, and the gradients with it
 
 
 @dataclass(frozen=True)
 class ScaffoldState:
-    """The server model x, the server control variate c (parameters only), and the server's training state."""
+    """The server model x, the server control variate c (parameters only), and the state of the server's training."""
 
     x: Params
     c: Params
-    kept: Kept | None = None
+    carried: LocalState | None = None
 
 
 @dataclass(frozen=True)
@@ -35,32 +36,37 @@ class ScaffoldDown:
 
 @dataclass(frozen=True)
 class ScaffoldMemory:
-    """The client's control variate c_i."""
+    """The client's control variate c_i, and the state of its training."""
 
     c: Params
-    kept: Kept | None
+    carried: LocalState | None
 
 
 @dataclass(frozen=True)
 class ScaffoldUp:
     """Δy_i = y_i - x and Δc_i = c_i^+ - c_i."""
 
-    dy: Params
-    dc: Params
+    dy: Change
+    dc: TrainableChange
 
 
 @dataclass(frozen=True)
 class Scaffold:
-    """FedAvg with control variates that take the drift out of local steps."""
+    """FedAvg with control variates that remove the drift of local steps."""
 
-    objective: Objective = FixMatch()  # what a batch costs, at clients and server
+    objective: Objective = FixMatch()  # the loss of a batch, at clients and server
     option: Literal["I", "II"] = "II"  # line 12: c_i^+ is the gradient at x (I) or the mean of those used (II)
     server_lr: Positive = 1.0  # η_g: step of the server towards the mean
 
     @property
+    def per_sample(self) -> bool:
+        """Whether an upload depends on samples through `fit` alone; option I sends another gradient of them."""
+        return self.option == "II"
+
+    @property
     def needs(self) -> Needs:
-        """Momentum that starts afresh, or it could not be told from the gradients; labels as the objective asks."""
-        return Needs(client_labels=self.objective.labels_only, fresh_momentum=True)
+        """Momentum that starts afresh, since it cannot be separated from gradients; labels as the objective needs."""
+        return Needs(client_labels=self.objective.labels_only, fresh_momentum=True, true_mean=True)
 
     def start(self, server: ServerContext) -> ScaffoldState:
         """Line 1: initial x; c and all c_i are zero."""
@@ -68,9 +74,9 @@ class Scaffold:
         return ScaffoldState(x, zeros_like({name: x[name] for name in server.net.trainable}))
 
     def send(self, server: ServerContext, state: ScaffoldState) -> tuple[ScaffoldState, Mapping[int, ScaffoldDown]]:
-        """Line 5: communicate (x, c) to the cohort; where the server has labels, it trains x first."""
-        trained = fit_server(server, state.x, self.objective, state.kept)
-        state = ScaffoldState(trained.params, state.c, trained.kept)
+        """Line 5: communicate (x, c) to the cohort; if the server has labels, it trains x first."""
+        trained = agg.fit_server(server, state.x, self.objective, state.carried)
+        state = ScaffoldState(trained.params, state.c, trained.carried)
         return state, dict.fromkeys(server.cohort, ScaffoldDown(state.x, state.c))
 
     def client_update(
@@ -79,51 +85,54 @@ class Scaffold:
         """Lines 6 to 14."""
         memory = memory or ScaffoldMemory(zeros_like(down.c), None)
         correction = sub(down.c, memory.c)
-        trained = fit(client, down.x, self.objective, kept=memory.kept, correction=correction)  # lines 7 to 11
+        trained = fit(client, down.x, self.objective, carried=memory.carried, correction=correction)  # lines 7 to 11
         if not trained.steps:
             return Reply(memory, None, model=down.x)
         dy = sub(trained.params, down.x)
         travel = _travel(client, trained.steps)
         if self.option == "I":
-            c_new = self._gradient(client, down.x, memory.kept)
+            c_new = self._gradient(client, down.x, memory.carried)
         elif travel < SHORTEST:
             c_new = memory.c
         else:
             drift = scale({name: dy[name] for name in down.c}, -1 / travel)
             c_new = add(sub(memory.c, down.c), drift)  # c_i - c + (x - y_i)/(K·η_l)
         up = ScaffoldUp(dy, sub(c_new, memory.c))  # line 13
-        return Reply(ScaffoldMemory(c_new, trained.kept), up, trained.metrics, trained.params, trained.guesses)
+        return Reply(ScaffoldMemory(c_new, trained.carried), up, trained.metrics, trained.params, trained.pseudo_labels)
 
     def merge(self, server: ServerContext, state: ScaffoldState, ups: Mapping[int, ScaffoldUp]) -> ScaffoldState:
         """Lines 16 and 17: x ← x + η_g/|S|·ΣΔy_i, c ← c + 1/N·ΣΔc_i."""
         if not ups:
             return state
-        step = mean([up.dy for up in ups.values()])
+        alike = [1.0] * len(ups)
+        step = server.combine((up.dy for up in ups.values()), alike)
         step |= scale({name: step[name] for name in state.c}, self.server_lr)  # buffers follow the plain mean
-        x = settle(server, state.x, add(state.x, step))
-        c = add(state.c, scale(mean([up.dc for up in ups.values()]), len(ups) / server.clients))
-        return ScaffoldState(x, c, state.kept)
+        x = agg.apply_buffer_policy(server, state.x, add(state.x, step))
+        c = add(state.c, scale(server.combine((up.dc for up in ups.values()), alike), len(ups) / server.clients))
+        return ScaffoldState(x, c, state.carried)
 
     def model(self, state: ScaffoldState) -> Params:
         """x."""
         return state.x
 
-    def _gradient(self, client: ClientContext, x: Params, kept: Kept | None) -> Params:
+    def _gradient(self, client: ClientContext, x: Params, carried: LocalState | None) -> Params:
         """Option I: the gradient of the local loss at x, averaged over one pass of the local batches."""
         names, w = client.net.trainable, channels_last(x)
         leaves = [w[name].requires_grad_() for name in names]
-        visit = self.objective.visit(client, x, kept.objective if kept else {})
+        local = self.objective.local_loss(client, x, carried.objective if carried else {})
         grads, weights = [], []
         with seeded(client.stream("layers"), client.device):
             for batch in batches(client, self.objective.labels_only, once=True):
-                grad = torch.autograd.grad(visit.cost(w, batch).total, leaves, materialize_grads=True)
+                grad = torch.autograd.grad(
+                    loss_of_batch(local, client.net, w, batch).total, leaves, materialize_grads=True
+                )
                 grads.append(dict(zip(names, grad, strict=True)))
                 weights.append(float(len(batch.y) + len(batch.u)))
         return mean(grads, weights)
 
 
 def _travel(client: ClientContext, steps: int) -> float:
-    """How far `steps` steps along a constant gradient of 1 would go: K·η_l in the paper, which has no momentum.
+    """How far `steps` steps along a constant gradient of 1 would lead: K·η_l in the paper, which has no momentum.
 
     With momentum ρ the j-th step is (1 - ρ^j)/(1 - ρ) times as long (one power more with Nesterov); dividing by the
     sum keeps c_i^+ a weighted mean of the gradients instead of over-estimating them 1/(1 - ρ) times.

@@ -1,10 +1,11 @@
-"""Server only: train on the server's labels and never ask a client. The row every labels-at-server table needs."""
+"""Server only: train on the server's labels, without clients. The baseline that labels at the server need."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tacit.averaging import WeightsDown, WeightsState, WeightsUp, start_weights, train_on_server
-from tacit.learn import Kept, Objective
+from tacit import aggregation as agg
+from tacit.aggregation import WeightsDown, WeightsState
+from tacit.learn import LocalState, Objective
 from tacit.method import ClientContext, Needs, Reply, ServerContext
 from tacit.objectives import FixMatch
 from tacit.params import Params
@@ -12,25 +13,27 @@ from tacit.params import Params
 
 @dataclass(frozen=True)
 class ServerOnly:
-    """The model that the server's labels alone give."""
+    """A model trained on the server's labels only."""
 
-    objective: Objective = FixMatch()  # what a batch costs
+    objective: Objective = FixMatch()  # the loss of a batch
 
     needs = Needs(server_labels=True)
 
     def start(self, server: ServerContext) -> WeightsState:
-        """A fresh model."""
-        return start_weights(server)
+        """The initial model."""
+        return agg.start_weights(server)
 
     def send(self, server: ServerContext, state: WeightsState) -> tuple[WeightsState, Mapping[int, WeightsDown]]:
-        """Train; send nothing to nobody."""
-        return train_on_server(server, state, self.objective), {}
+        """Train; send nothing."""
+        return agg.train_on_server(server, state, self.objective), {}
 
-    def client_update(self, client: ClientContext, memory: Kept | None, down: WeightsDown) -> Reply[Kept, WeightsUp]:
+    def client_update(
+        self, client: ClientContext, memory: LocalState | None, down: WeightsDown
+    ) -> Reply[LocalState, None]:
         """Never called, since nothing is sent."""
         return Reply(memory, None)
 
-    def merge(self, server: ServerContext, state: WeightsState, ups: Mapping[int, WeightsUp]) -> WeightsState:
+    def merge(self, server: ServerContext, state: WeightsState, ups: Mapping[int, None]) -> WeightsState:
         """Nothing arrives."""
         return state
 

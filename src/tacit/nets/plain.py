@@ -1,4 +1,4 @@
-"""Networks for images that are one chain of layers."""
+"""Networks for images that are a plain chain of layers."""
 
 from typing import ClassVar
 
@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import max_pool2d
 
-from tacit.errors import TacitError
-from tacit.nets.layers import Classifier, Norm, area, keep_scale, normalise, scaled
+from tacit.nets.layers import LARGE, Classifier, Norm, Reads, area, keep_scale, normalise, scaled
 
 
 class Cnn(Classifier):
@@ -78,13 +77,15 @@ class MoonCnn(Classifier):
 class FedSiamCnn(Classifier):
     """FedSiam's CNN for CIFAR-10 and SVHN, 5,852,170 parameters on 3×32×32."""
 
+    largest = LARGE
+
     norms = ("batch", "none", "group")
 
     def __init__(self, shape: tuple[int, ...], classes: int, norm: Norm, width: float) -> None:
         """Three pairs of 3×3 convolutions, normalised after each pair's first, and three dense layers.
 
-        Dropout stands where the authors' code has it, before the first and the last dense layer; the paper's table has
-        it after the first and the second.
+        Dropout is where the authors' code has it, before the first and the last dense layer; the paper's table has it
+        after the first and the second.
         """
         super().__init__()
         a, b, c, d, e, f, g, h = scaled(width, 32, 64, 128, 128, 256, 256, 1024, 512)
@@ -107,6 +108,8 @@ class FedSiamCnn(Classifier):
 
 class FedMixVgg(Classifier):
     """FedMix's VGG-like CNN, 3,491,530 parameters on 3×32×32."""
+
+    largest = LARGE
 
     def __init__(self, shape: tuple[int, ...], classes: int, norm: Norm, width: float) -> None:
         """Three pairs of 3×3 convolutions, each pooled, and three dense layers, with dropout."""
@@ -131,6 +134,8 @@ class FedMixVgg(Classifier):
 class EmnistCnn(Classifier):
     """The CNN of the SSFL benchmark's EMNIST experiments, 1,204,655 parameters on 1×28×28 with 47 classes."""
 
+    largest = LARGE
+
     def __init__(self, shape: tuple[int, ...], classes: int, norm: Norm, width: float) -> None:
         """Two 3×3 convolutions, one pooling, two dense layers; the authors declare GroupNorm and do not use it."""
         super().__init__()
@@ -150,6 +155,8 @@ class EmnistCnn(Classifier):
 
 class AlexNet(Classifier):
     """The AlexNet-like CNN of FedMatch's appendix, 6,524,362 parameters on 3×32×32."""
+
+    largest = LARGE
 
     def __init__(self, shape: tuple[int, ...], classes: int, norm: Norm, width: float) -> None:
         """Convolutions of 4×4, 3×3 and 2×2, each pooled, and three dense layers; the paper names no dropout."""
@@ -174,16 +181,15 @@ class Linear(nn.Module):
     """Multinomial logistic regression: convex, so its optimum is known."""
 
     norms: ClassVar[tuple[Norm, ...]] = ("none",)
+    reads: ClassVar[Reads] = ("images", "vectors")
 
     def __init__(self, shape: tuple[int, ...], classes: int, norm: Norm, width: float) -> None:
-        """One dense layer, and so no features: it sees the inputs themselves."""
+        """One dense layer. It has no features: it sees the inputs themselves."""
         super().__init__()
         self.fc = nn.Linear(torch.Size(shape).numel(), classes)
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits."""
-        if not x.is_floating_point():
-            raise TacitError("the network 'linear' can not read text: use --net lstm")
         return self.fc(x.flatten(1))  # type: ignore[no-any-return]
 
 
@@ -198,3 +204,15 @@ def _pair(ins: int, middle: int, outs: int, first: Norm, second: Norm = "none") 
         nn.ReLU(),
         nn.MaxPool2d(2),
     )
+
+
+NETS = {
+    "alexnet": AlexNet,
+    "cnn": Cnn,
+    "emnist-cnn": EmnistCnn,
+    "fedmix-vgg": FedMixVgg,
+    "fedsiam-cnn": FedSiamCnn,
+    "lenet": LeNet,
+    "linear": Linear,
+    "moon-cnn": MoonCnn,
+}

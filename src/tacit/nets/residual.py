@@ -1,10 +1,13 @@
-"""Residual networks for images of any size, all with the stem for small ones: a 3×3 convolution of stride 1."""
+"""Residual networks for images of any size.
+
+Images up to 128 pixels meet a 3×3 convolution of stride 1, larger ones ImageNet's stem: 7×7 of stride 2, then pooling.
+"""
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, adaptive_max_pool2d
 
-from tacit.nets.layers import Classifier, Norm, keep_scale, normalise, refuse_too_small, scaled
+from tacit.nets.layers import Classifier, Norm, is_large, keep_scale, normalise, refuse_too_small, scaled
 
 
 class ResNet9(Classifier):
@@ -16,7 +19,8 @@ class ResNet9(Classifier):
         refuse_too_small(shape, halvings=3)
         a, b, c, d = scaled(width, 64, 128, 256, 512)
         pool = nn.MaxPool2d(2)
-        self.stem = nn.Sequential(_unit(shape[0], a, norm), _unit(a, b, norm), pool)
+        first = _large_stem(shape[0], a, norm) if is_large(shape) else (_unit(shape[0], a, norm),)
+        self.stem = nn.Sequential(*first, _unit(a, b, norm), pool)
         self.pair1 = nn.Sequential(_unit(b, b, norm), _unit(b, b, norm))
         self.middle = nn.Sequential(_unit(b, c, norm), pool, _unit(c, d, norm), pool)
         self.pair2 = nn.Sequential(_unit(d, d, norm), _unit(d, d, norm))
@@ -40,7 +44,7 @@ class ResNet18(Classifier):
         """Four stages of two blocks."""
         super().__init__()
         first, *stages = scaled(width, 64, 64, 128, 256, 512)
-        self.stem = nn.Sequential(*_convolve(shape[0], first, 3, norm), nn.ReLU())
+        self.stem = _stem(shape, first, norm)
         blocks = [_Basic(i, o, stride, norm) for i, o, stride in _plan(first, stages, (2, 2, 2, 2))]
         self.blocks = nn.Sequential(*blocks)
         self.fc = nn.Linear(stages[-1], classes)
@@ -62,7 +66,7 @@ class MoonResNet50(Classifier):
         super().__init__()
         first, *stages = scaled(width, 64, 256, 512, 1024, 2048)
         out = scaled(width, 256)[0]
-        self.stem = nn.Sequential(*_convolve(shape[0], first, 3, norm), nn.ReLU())
+        self.stem = _stem(shape, first, norm)
         blocks = [_Bottleneck(i, o, stride, norm) for i, o, stride in _plan(first, stages, (3, 4, 6, 3))]
         self.blocks = nn.Sequential(*blocks)
         self.projection = nn.Sequential(nn.Linear(stages[-1], stages[-1]), nn.ReLU(), nn.Linear(stages[-1], out))
@@ -87,7 +91,8 @@ class WideResNet(Classifier):
         """Three stages of four blocks that normalise before they convolve."""
         super().__init__()
         first, *stages = scaled(width, 16, 32, 64, 128)
-        self.stem = nn.Conv2d(shape[0], first, 3, padding=1, bias=False)
+        small = nn.Conv2d(shape[0], first, 3, padding=1, bias=False)
+        self.stem = nn.Sequential(*_large_stem(shape[0], first, norm)) if is_large(shape) else small
         blocks = [_Preactivated(i, o, stride, norm) for i, o, stride in _plan(first, stages, (4, 4, 4))]
         self.blocks = nn.Sequential(*blocks)
         self.norm = normalise(norm, stages[-1])
@@ -110,7 +115,7 @@ class _Basic(nn.Module):
         self.shortcut = _shortcut(ins, outs, stride, norm)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Next maps."""
+        """The next maps."""
         return torch.relu(self.layers(x) + self.shortcut(x))
 
 
@@ -125,7 +130,7 @@ class _Bottleneck(nn.Module):
         self.shortcut = _shortcut(ins, outs, stride, norm)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Next maps."""
+        """The next maps."""
         return torch.relu(self.layers(x) + self.shortcut(x))
 
 
@@ -141,10 +146,22 @@ class _Preactivated(nn.Module):
         self.shortcut = _shortcut(ins, outs, stride, "none")
 
     def forward(self, x: Tensor) -> Tensor:
-        """Next maps."""
+        """The next maps."""
         active = torch.relu(self.norm1(x))
-        beside = x if isinstance(self.shortcut, nn.Identity) else self.shortcut(active)
-        return beside + self.conv2(torch.relu(self.norm2(self.conv1(active))))  # type: ignore[no-any-return]
+        skipped = x if isinstance(self.shortcut, nn.Identity) else self.shortcut(active)
+        return skipped + self.conv2(torch.relu(self.norm2(self.conv1(active))))  # type: ignore[no-any-return]
+
+
+def _stem(shape: tuple[int, ...], outs: int, norm: Norm) -> nn.Sequential:
+    """The first layer for images of this size."""
+    if is_large(shape):
+        return nn.Sequential(*_large_stem(shape[0], outs, norm))
+    return nn.Sequential(*_convolve(shape[0], outs, 3, norm), nn.ReLU())
+
+
+def _large_stem(ins: int, outs: int, norm: Norm) -> tuple[nn.Module, ...]:
+    """ImageNet's: a quarter of the side is left."""
+    return (*_convolve(ins, outs, 7, norm, 2), nn.ReLU(), nn.MaxPool2d(3, 2, padding=1))
 
 
 def _plan(first: int, stages: list[int], blocks: tuple[int, ...]) -> list[tuple[int, int, int]]:
@@ -158,7 +175,7 @@ def _plan(first: int, stages: list[int], blocks: tuple[int, ...]) -> list[tuple[
 
 
 def _unit(ins: int, outs: int, norm: Norm) -> nn.Sequential:
-    """Convolution, with a bias where there is normalisation, and ReLU."""
+    """Convolution, with a bias if there is normalisation, and ReLU."""
     return nn.Sequential(nn.Conv2d(ins, outs, 3, padding=1, bias=norm != "none"), normalise(norm, outs), nn.ReLU())
 
 
@@ -168,18 +185,21 @@ def _convolve(ins: int, outs: int, kernel: int, norm: Norm, stride: int = 1) -> 
 
 
 def _start_as_he(module: nn.Module) -> None:
-    """Start convolutions as MOON's release does: normal weights of variance 2 / fan-out."""
+    """Initialise convolutions as MOON's release does: normal weights of variance 2 / fan-out."""
     for layer in module.modules():
         if isinstance(layer, nn.Conv2d):
             nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
 
 
 def _shortcut(ins: int, outs: int, stride: int, norm: Norm) -> nn.Module:
-    """The input itself where it has the shape of the output, otherwise a 1×1 convolution of it.
+    """The input itself if it has the shape of the output, otherwise a 1×1 convolution of it.
 
-    Pooling of 1×1 takes the stride out of the convolution: in PyTorch 2.13 the backward pass of a 1×1 convolution of
-    stride 2 writes past its memory when 2 to 7 channels come in channels-last order.
+    Pooling of 1×1 takes the stride out of the convolution, since in PyTorch 2.13 the backward pass of a 1×1 convolution
+    of stride 2 writes past its memory when 2 to 7 channels come in channels-last order.
     """
     if ins == outs and stride == 1:
         return nn.Identity()
     return nn.Sequential(nn.AvgPool2d(1, stride), *_convolve(ins, outs, 1, norm))
+
+
+NETS = {"moon-resnet50": MoonResNet50, "resnet9": ResNet9, "resnet18": ResNet18, "wrn28-2": WideResNet}

@@ -9,6 +9,7 @@ class Lstm(Classifier):
     """LEAF's LSTM for Shakespeare, as in FedMix: the next of 80 characters, 819,920 parameters."""
 
     norms = ("none",)
+    reads = ("text",)
 
     def __init__(self, shape: tuple[int, ...], classes: int, norm: Norm, width: float) -> None:
         """An embedding in 8 dimensions, two layers of 256 units, and one dense layer."""
@@ -21,3 +22,6 @@ class Lstm(Classifier):
     def features(self, x: Tensor) -> Tensor:
         """The 256 activations of the second layer after the last character."""
         return self.lstm(self.embedding(x))[0][:, -1]  # type: ignore[no-any-return]
+
+
+NETS = {"lstm": Lstm}

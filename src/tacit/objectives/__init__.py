@@ -1,23 +1,15 @@
-"""What one batch of labeled and unlabeled data costs. Each objective is a short class; its fields are its settings."""
+"""What one batch of labeled and unlabeled data costs. Each objective is a short class; its fields are its settings.
 
+A module states in `OBJECTIVES` which objectives it offers under which names.
+"""
+
+from tacit.discovery import offered
 from tacit.learn import Objective
 from tacit.objectives.adaptive import FlexMatch, FreeMatch, SoftMatch
 from tacit.objectives.consistency import MeanTeacher, Mixup, Pi
+from tacit.objectives.openmatch import OpenMatch
 from tacit.objectives.pseudo import FixMatch, PseudoLabel, Uda
 from tacit.objectives.supervised import Supervised
-
-OBJECTIVES: dict[str, type[Objective]] = {
-    "supervised": Supervised,
-    "pseudo-label": PseudoLabel,
-    "fixmatch": FixMatch,
-    "uda": Uda,
-    "pi": Pi,
-    "mean-teacher": MeanTeacher,
-    "mixup": Mixup,
-    "flexmatch": FlexMatch,
-    "freematch": FreeMatch,
-    "softmatch": SoftMatch,
-}
 
 __all__ = [
     "OBJECTIVES",
@@ -26,9 +18,12 @@ __all__ = [
     "FreeMatch",
     "MeanTeacher",
     "Mixup",
+    "OpenMatch",
     "Pi",
     "PseudoLabel",
     "SoftMatch",
     "Supervised",
     "Uda",
 ]
+
+OBJECTIVES: dict[str, type[Objective]] = offered(__name__, __path__, "OBJECTIVES")

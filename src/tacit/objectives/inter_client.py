@@ -1,29 +1,42 @@
-"""Inter-client consistency (FedMatch): who helps a client, what its helpers say, and what it costs to disagree."""
+"""Inter-client consistency (FedMatch): which clients help, what their models predict, and the cost of disagreement."""
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
+from tacit import params
 from tacit.learn import predict
 from tacit.losses import divergence, weighted_mean
-from tacit.method import Holder
+from tacit.method import Holder, ServerContext
 from tacit.params import Params
+
+Noise = Literal["gaussian", "pixels"]
+
+
+def embedding(server: ServerContext, model: Params, noise: Noise) -> Tensor:
+    """(c,), m = p_θ(y|a): the model's prediction on one input of noise a, the same for all models."""
+    w, a = params.channels_last(model), server.inputs.noise(noise, server.views, server.streams.at("noise"))
+    with torch.no_grad():
+        m = functional.softmax(server.net.apply(w, a.to(server.device)), dim=1)[0]
+    return m.cpu().nan_to_num()  # finite weights may overflow, and the tree takes finite points only
 
 
 class Neighbours:
-    """The clients seen so far by the similarity of their models."""
+    """The clients seen so far, by the similarity of their models."""
 
     def __init__(self, embeddings: Mapping[int, Tensor]) -> None:
         """A KD-tree over all embeddings."""
-        from scipy.spatial import KDTree  # takes long to import, and only a server asks
+        from scipy.spatial import KDTree  # slow to import, and only a server needs it
 
         self._clients = sorted(embeddings)
         self._points = [embeddings[client].tolist() for client in self._clients]
         self._tree = KDTree(self._points) if self._points else None
 
     def __call__(self, client: int, count: int) -> list[int]:
-        """So many others, the most similar first; fewer where there are not so many."""
+        """Up to `count` other clients, the most similar first."""
         if self._tree is None or not count:
             return []
         place = self._clients.index(client)
@@ -32,20 +45,20 @@ class Neighbours:
         return others[:count]
 
 
-def told_by(client: Holder, helpers: Sequence[Params]) -> Tensor:
-    """(H, n, c): what helpers say about the client's unlabeled samples, at their positions."""
+def helper_predictions(client: Holder, helpers: Sequence[Params]) -> Tensor:
+    """(H, n, c): helpers' predictions on the client's unlabeled samples, at their positions in its data."""
     data, unlabeled = client.samples, client.samples.unlabeled
     if not helpers or not len(unlabeled):
         return torch.zeros(0, len(data), 1, device=client.device)
     found = torch.stack([predict(client.net, model, data.x[unlabeled], client.views) for model in helpers])
-    answers = found.new_zeros(len(found), len(data), found.shape[2])
-    answers[:, unlabeled.to(found.device)] = found
-    return answers.to(client.device)
+    predictions = found.new_zeros(len(found), len(data), found.shape[2])
+    predictions[:, unlabeled.to(found.device)] = found
+    return predictions.to(client.device)
 
 
-def inter_client(logits: Tensor, told: Tensor, among: Tensor) -> Tensor:
-    """(n, c), (H, n, c), (n,) -> scalar, Eq. 1: 1/H Σ KL[p_h*(y|u) ‖ p_l(y|u)], the mean over these samples."""
-    if not len(told):
+def inter_client(logits: Tensor, p_h: Tensor, among: Tensor) -> Tensor:
+    """(n, c), (H, n, c), (n,) -> scalar, Eq. 1: 1/H Σ KL[p_h*(y|u) ‖ p_l(y|u)], mean over the samples in `among`."""
+    if not len(p_h):
         return torch.zeros((), device=logits.device)
-    apart = torch.stack([divergence(logits, target) for target in told]).mean(dim=0)
+    apart = torch.stack([divergence(logits, target) for target in p_h]).mean(dim=0)
     return weighted_mean(apart, among, "kept")

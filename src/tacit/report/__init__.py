@@ -1,1 +1,1 @@
-"""What a run directory tells people: tables, curves and a page; nothing of the training is imported here."""
+"""Reports on run directories: tables, curves and HTML pages. Nothing from training is imported here."""

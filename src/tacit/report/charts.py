@@ -1,16 +1,20 @@
-"""Every chart of curves that runs can give: what it shows, in words and in numbers."""
+"""Every chart of curves that runs provide: what it shows, in words and in numbers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tacit.report import curves as drawn
+from tacit.report import curves
 from tacit.report.curves import AXES, ROUNDS, Axis, Curve
-from tacit.report.read import Run, by_label
+from tacit.report.history import Run, by_label
 
 PSEUDO = {
-    "pseudo_kept": ("Pseudo-labels kept", "Unlabeled samples whose pseudo-label is sure enough to learn from"),
-    "pseudo_accuracy": ("Pseudo-labels right", "Of the pseudo-labels that are kept, those that are true"),
-    "complementary_accuracy": ("Complementary labels right", "Of the classes ruled out, those that are indeed wrong"),
+    "pseudo_kept": ("Pseudo-labels accepted", "Share of unlabeled samples whose pseudo-label is accepted for training"),
+    "pseudo_accuracy": ("Pseudo-label accuracy", "Share of the accepted pseudo-labels that are correct"),
+    "pseudo_unknown": (
+        "Pseudo-labels of unknown classes",
+        "Share of the accepted pseudo-labels that belong to no class",
+    ),
+    "complementary_accuracy": ("Complementary accuracy", "Share of the excluded classes that are indeed wrong"),
 }
 
 
@@ -20,75 +24,97 @@ class Chart:
 
     name: str  # of its file
     title: str
-    about: str  # what the numbers are
-    high: str  # what is drawn upwards
+    about: str  # what the numbers mean
+    quantity: str  # what the vertical axis shows
     axis: Axis
     curves: list[Curve]
-    labels: list[str]  # of all runs, whose order decides about colours
+    labels: list[str]  # of all runs; their order decides the colors
+    unit: str = "%"
 
     def among(self, labels: Sequence[str]) -> "Chart":
-        """The same chart beside others of some or all of these labels: each has one colour in all of them."""
+        """The same chart with colors chosen among these labels, so that a label has one color in several charts."""
         return replace(self, labels=list(labels))
 
     @property
-    def across(self) -> str:
-        """What is drawn to the right, with its unit."""
+    def x_label(self) -> str:
+        """What the horizontal axis shows, with its unit."""
         unit, _ = self.axis.unit(self.curves)
-        return f"{self.axis.words} ({unit})" if unit else self.axis.words
+        return f"{self.axis.title} ({unit})" if unit else self.axis.title
 
     @property
-    def spoken(self) -> str:
-        """The chart for who does not see it."""
-        return f"Line chart of {self.high} against {self.axis.words}. " + " ".join(map(self._told, self.curves))
+    def alt_text(self) -> str:
+        """The chart in words, for screen readers."""
+        return f"Line chart of {self.quantity} against {self.axis.title}. " + " ".join(map(self._in_words, self.curves))
 
-    def _told(self, curve: Curve) -> str:
-        first, last = (f"{curve.mean[place]:.1f} % after {self.axis.said(curve.x[place])}" for place in (0, -1))
+    def _in_words(self, curve: Curve) -> str:
+        first, last = (
+            f"{curve.mean[place]:.1f} {self.unit} after {self.axis.in_words(curve.x[place])}" for place in (0, -1)
+        )
         return f"{curve.label}: {first}, {last}."
 
 
 def accuracy(runs: Sequence[Run], axis: Axis = ROUNDS) -> Chart:
-    """Accuracy on the test set, of the common model or of the clients' own where there is none."""
-    own = ", ".join(by_label(run for run in runs if run.local))
-    local = f" There is no common model in {own}: the average over the clients' own models is shown." if own else ""
-    about = f"Accuracy on the test set.{_bands(runs)}{local}"
-    title = f"Accuracy against {axis.words}"
+    """Test accuracy of the global model, or of the clients' own models if there is none."""
+    local = ", ".join(by_label(run for run in runs if run.local))
+    average = f" {local}: no global model, so the average over the clients' own models is shown." if local else ""
     return Chart(
-        f"accuracy-{axis.name}", title, about, "accuracy", axis, drawn.curves(runs, axis), list(by_label(runs))
+        name=f"accuracy-{axis.name}",
+        title=f"Accuracy against {axis.title}",
+        about=f"Accuracy on the test set.{_bands(runs)}{average}",
+        quantity="accuracy",
+        axis=axis,
+        curves=curves.accuracy(runs, axis),
+        labels=list(by_label(runs)),
     )
 
 
 def accuracies(runs: Sequence[Run]) -> list[Chart]:
-    """Against rounds, bytes, steps and time."""
+    """Accuracy against rounds, communication, steps and time."""
     return [accuracy(runs, axis) for axis in AXES]
 
 
 def pseudo_labels(runs: Sequence[Run]) -> list[Chart]:
-    """How many pseudo-labels there are and how many are right, as far as the runs have logged it."""
+    """How many pseudo-labels are accepted and how many are correct, if the runs logged it."""
     charts = []
     for name, (title, about) in PSEUDO.items():
-        if found := drawn.logged(runs, name):
-            told, file = f"{about}.{_bands(runs)}", name.replace("_", "-")
-            charts.append(Chart(file, title, told, title.lower(), ROUNDS, found, list(by_label(runs))))
+        if found := curves.logged(runs, name):
+            text, file = f"{about}.{_bands(runs)}", name.replace("_", "-")
+            charts.append(Chart(file, title, text, title.lower(), ROUNDS, found, list(by_label(runs))))
     return charts
 
 
-def own_models(runs: Sequence[Run]) -> list[Chart]:
-    """How far the clients' own models are apart, where they were evaluated (`log.local`)."""
-    found = drawn.among_clients(runs, "local_accuracy")
-    about = (
-        "Each client's own model on the test set: lines are means, bands reach from the worst client to the best one."
-    )
-    chart = Chart(
-        "clients", "Accuracy of the clients' own models", about, "accuracy", ROUNDS, found, list(by_label(runs))
-    )
+def scores(runs: Sequence[Run]) -> list[Chart]:
+    """Each further score that `log.metrics` asked for."""
+    names = list({name: None for run in runs for record in run.rounds for name in record.scores if name != "accuracy"})
+    if not names:
+        return []
+    from tacit.metrics.scores import ABOUT  # needs numpy, which most charts do not
+
+    charts = []
+    for name in names:
+        about = ABOUT[name]
+        text = f"{about.title[0].upper()}{about.title[1:]}: {about.meaning}.{_bands(runs)}"
+        unit = "%" if about.share else "× 100"
+        found, labels = curves.scored(runs, name), list(by_label(runs))
+        if found:
+            charts.append(Chart(name.replace("_", "-"), about.title, text, about.title, ROUNDS, found, labels, unit))
+    return charts
+
+
+def client_models(runs: Sequence[Run]) -> list[Chart]:
+    """How much the accuracies of the clients' own models differ, if they were evaluated (`log.local`)."""
+    found = curves.among_clients(runs, "local_accuracy")
+    about = "Each client's own model on the test set: lines are means, bands range from the worst to the best client."
+    title = "Accuracy of the clients' own models"
+    chart = Chart("clients", title, about, "accuracy", ROUNDS, found, list(by_label(runs)))
     return [chart] if found else []
 
 
 def every(runs: Sequence[Run]) -> list[Chart]:
-    """All charts there are about these runs."""
-    return accuracies(runs) + pseudo_labels(runs) + own_models(runs)
+    """All charts about these runs."""
+    return accuracies(runs) + scores(runs) + pseudo_labels(runs) + client_models(runs)
 
 
 def _bands(runs: Sequence[Run]) -> str:
     several = any(len(group) > 1 for group in by_label(runs).values())
-    return " Lines are means over seeds, bands reach from the lowest to the highest seed." if several else ""
+    return " Lines are means over seeds, bands range from the lowest to the highest seed." if several else ""

@@ -1,17 +1,17 @@
-"""Numbers of runs against what they cost, one curve per label over its seeds."""
+"""Accuracies and logged numbers of runs against rounds or costs, one curve per label over its seeds."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
 
-from tacit.report.read import Run, by_label, bytes_of, steps_of
-from tacit.report.units import Stat, count, duration_of, size_of
+from tacit.engines.record import RoundRecord
+from tacit.formatting import Stat, count, duration_of, size_of
+from tacit.report.history import Run, by_label
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Mean, least and largest over the seeds, mostly in percent, at the values of x that all of them have."""
+    """Mean, minimum and maximum over the seeds in percent, at the values of x that all of them have."""
 
     label: str
     x: list[float]
@@ -22,16 +22,16 @@ class Curve:
 
 @dataclass(frozen=True)
 class Axis:
-    """What a curve is drawn against: rounds, or what the rounds until then have cost."""
+    """The horizontal axis of a chart: rounds, or the cost accumulated over them."""
 
     name: str  # in file names
-    words: str
-    units: tuple[tuple[str, float], ...]  # the largest first
-    cost: Callable[[dict[str, Any]], float] | None  # of a round; None where rounds themselves are drawn
-    said: Callable[[float], str]  # a place on it, in words
+    title: str
+    units: tuple[tuple[str, float], ...]  # names and sizes, the largest first
+    cost: Callable[[RoundRecord], float] | None  # of a round; None if the axis shows rounds
+    in_words: Callable[[float], str]  # a position on it, in words
 
     def unit(self, found: Sequence[Curve]) -> tuple[str, float]:
-        """The unit in which the longest curve ends at a handy number, and how much one of it is."""
+        """The largest unit of which the longest curve has at least two, and its size."""
         end = max(curve.x[-1] for curve in found)
         return next((unit for unit in self.units if end >= 2 * unit[1]), self.units[-1])
 
@@ -39,48 +39,58 @@ class Axis:
 ROUNDS = Axis("rounds", "rounds", (("", 1),), None, lambda x: f"round {x:.0f}")
 BYTES = Axis(
     "bytes",
-    "bytes, both ways",
+    "communication",
     (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1)),
-    bytes_of,
+    lambda record: record.all_bytes,
     size_of,
 )
 STEPS = Axis(
     "steps",
-    "steps of training",
+    "training steps",
     (("millions", 1e6), ("thousands", 1e3), ("", 1)),
-    steps_of,
+    lambda record: record.all_steps,
     lambda x: f"{count(Stat(x))} steps",
 )
 TIME = Axis(
     "time",
     "time",
     (("h", 3600), ("min", 60), ("s", 1)),
-    lambda record: float(record["seconds"]),
+    lambda record: record.seconds,
     duration_of,
 )
 AXES = (ROUNDS, BYTES, STEPS, TIME)
 
 
-def curves(runs: Iterable[Run], axis: Axis = ROUNDS) -> list[Curve]:
-    """The accuracy of each label in percent, in the order of their first appearance."""
+def accuracy(runs: Iterable[Run], axis: Axis = ROUNDS) -> list[Curve]:
+    """The accuracy of each label in percent, in order of first appearance."""
     return [
-        _curve(label, [dict(run.accuracy_curve) for run in group], [_spent(run, axis) for run in group])
+        _curve(label, [dict(run.accuracy_curve) for run in group], [_positions(run, axis) for run in group])
         for label, group in by_label(runs).items()
     ]
 
 
 def logged(runs: Iterable[Run], name: str) -> list[Curve]:
-    """A number that clients log, the mean of those in a round, in percent against rounds; of each label that has it."""
+    """The mean over clients of a number they log, in percent against rounds, for each label that has it."""
     found = []
     for label, group in by_label(runs).items():
         seeds = [{round: mean for round, (mean, _, _) in run.metric(name).items()} for run in group]
         if any(seeds):
-            found.append(_curve(label, seeds, [_spent(run, ROUNDS) for run in group]))
+            found.append(_curve(label, seeds, [_positions(run, ROUNDS) for run in group]))
+    return found
+
+
+def scored(runs: Iterable[Run], name: str) -> list[Curve]:
+    """A score that `log.metrics` asked for, times 100 against rounds, for each label whose runs all have it."""
+    found = []
+    for label, group in by_label(runs).items():
+        seeds = [run.score_curve(name) for run in group]
+        if all(seeds):
+            found.append(_curve(label, seeds, [_positions(run, ROUNDS) for run in group]))
     return found
 
 
 def among_clients(runs: Iterable[Run], name: str) -> list[Curve]:
-    """The same, within the least and the largest of any client in that round instead of any seed."""
+    """The same, with the minimum and maximum over the clients of a round instead of over the seeds."""
     found = []
     for label, group in by_label(runs).items():
         seeds = [run.metric(name) for run in group]
@@ -93,17 +103,17 @@ def among_clients(runs: Iterable[Run], name: str) -> list[Curve]:
     return found
 
 
-def _spent(run: Run, axis: Axis) -> dict[int, float]:
-    """Where each round is on the axis; a log may begin after round 1, so rounds are not counted but read."""
+def _positions(run: Run, axis: Axis) -> dict[int, float]:
+    """The position of each round on the axis. A log may begin after round 1, so rounds are read, not counted."""
     if axis.cost is None:
-        return {record["round"] + 1: record["round"] + 1 for record in run.rounds}
+        return {record.round + 1: record.round + 1 for record in run.rounds}
     return run.spent(axis.cost)
 
 
-def _curve(label: str, seeds: Sequence[Mapping[int, float]], spent: Sequence[Mapping[int, float]]) -> Curve:
+def _curve(label: str, seeds: Sequence[Mapping[int, float]], positions: Sequence[Mapping[int, float]]) -> Curve:
     evaluated = [set(seed) for seed in seeds]
-    rounds = sorted(set.intersection(*evaluated) or set.union(*evaluated))  # all of them where nothing is common
-    pairs = list(zip(seeds, spent, strict=True))
+    rounds = sorted(set.intersection(*evaluated) or set.union(*evaluated))  # without common rounds, all of them
+    pairs = list(zip(seeds, positions, strict=True))
     values = [[100 * seed[round] for seed in seeds if round in seed] for round in rounds]
-    x = [fmean(cost[round] for seed, cost in pairs if round in seed) for round in rounds]
+    x = [fmean(position[round] for seed, position in pairs if round in seed) for round in rounds]
     return Curve(label, x, [fmean(v) for v in values], [min(v) for v in values], [max(v) for v in values])

@@ -1,0 +1,1 @@
+"""Who holds which sample, and which samples show their label."""

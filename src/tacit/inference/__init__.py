@@ -1,0 +1,1 @@
+"""A trained model at work: what its file says about it, predictions, samples to label next, exports."""

@@ -1,0 +1,1 @@
+"""From a config to a run directory: settings, names, building a job, running it, tracking it."""

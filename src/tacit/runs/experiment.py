@@ -1,0 +1,405 @@
+"""One run: create it from a config, reopen it from its folder, run its rounds, read its result."""
+
+import math
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from traceback import format_exception
+from typing import IO, Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from tacit import __version__
+from tacit.data.sources import Source
+from tacit.data.split import partition
+from tacit.data.split.split import Split, class_counts
+from tacit.engines import checkpoint, guard, selection
+from tacit.engines.events import Event, RoundEnded, round_records
+from tacit.engines.in_process import InProcessTransport
+from tacit.engines.job import Job, RunState, Transport
+from tacit.engines.memory import Memories
+from tacit.engines.record import RoundRecord
+from tacit.engines.rounds import MethodFailedError, TooFewClientsError, run_rounds
+from tacit.engines.scores import predictions
+from tacit.engines.workers import WorkerTransport
+from tacit.errors import TacitError
+from tacit.metrics.predictions import Predictions
+from tacit.params import Params
+from tacit.process import default_workers, one_thread
+from tacit.runs import config as configs
+from tacit.runs import notices, round_file, saved_model, simulation, trackers
+from tacit.runs.build import build_job
+from tacit.runs.card import card
+from tacit.runs.config import Config, EngineConfig, TrackConfig
+from tacit.runs.directory import RoundLog, RunDirectory, fingerprint
+from tacit.runs.feature_cache import with_cached_features
+from tacit.runs.protection import protection_notes
+from tacit.storage import DiskError
+
+LARGEST = 1 << 24  # numbers that the outputs on the test set may have to be saved
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run."""
+
+    config: Config
+    history: list[dict[str, Any]] = field(repr=False)  # the records of all rounds
+    params: Params | None = field(repr=False)  # the final model; None for a method without a common model
+    job: Job = field(repr=False)
+
+    @property
+    def accuracy(self) -> float:
+        """Test accuracy of the model that is saved; without a common model, the clients' mean; NaN if not measured."""
+        last = self.history[-1]
+        if last["selected"] is not None:
+            known = last["selected"]["accuracy"]
+            return math.nan if known is None else float(known)
+        known = last["local_accuracy"] if last["accuracy"] is None else last["accuracy"]
+        return math.nan if known is None else float(known)
+
+    def net(self) -> torch.nn.Module:
+        """The trained network as an ordinary torch module in evaluation mode."""
+        if self.params is None:
+            raise TacitError(
+                f"{self.config.method_name} trains no common model: each client has its own",
+                "use another method to get one",
+                code="run.no-common-model",
+            )
+        return self.job.net.module(self.params)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One run and its directory: `create` or `reopen` it, then iterate over its `rounds` or `events`."""
+
+    config: Config
+    directory: RunDirectory
+    job: Job
+    split: Split
+    persistent: bool = True  # False: its folder is temporary
+
+    @classmethod
+    def create(cls, config: Config, folder: Path, loaded: Source | None = None) -> "Experiment":
+        """A new run in a folder that does not exist yet, or is empty; `loaded` are its samples, if they are at hand."""
+        directory = RunDirectory(folder)
+        directory.refuse_if_taken()
+        trackers.check(config.track)
+        simulation.check(config)
+        if config.engine.name == "flower" and config.engine.ray:
+            simulation.cluster(config.engine.ray)  # the address is saved with the run, so a wrong one must not get in
+        job, split = build_job(config, loaded)
+        about = {"hash": split.hash(), "data": _fingerprint(job), "counts": _counts(job, split)} | split.to_json()
+        directory.create(configs.dumps(config), about, config.fingerprints(), __version__)
+        return cls(config, directory, job, split)
+
+    @classmethod
+    def reopen(cls, folder: Path, engine: EngineConfig | None = None, track: TrackConfig | None = None) -> "Experiment":
+        """A run that was started before, on the same data; the rest may use another engine and other trackers."""
+        directory = RunDirectory(folder)
+        given = directory.config()
+        if missing := sorted({"data", "train", "log"} - given.keys()):
+            raise TacitError(
+                f"{directory.config_file} is incomplete: it has no {missing[0]}",
+                "restore it, or start a new run",
+                code="run.broken-config",
+            )
+        config = configs.make(_with_draw(given))
+        config = replace(config, engine=engine or config.engine, track=track or config.track)
+        trackers.check(config.track)
+        simulation.check(config)
+        known = directory.split()
+        if not _as_begun(directory, given, config):
+            raise TacitError(
+                f"{directory.config_file} has changed since the run began",
+                "restore it, or start a new run with it",
+                code="run.config-changed",
+            )
+        if directory.schema() == 1 and directory.finished_rounds() < config.rounds:
+            raise TacitError(
+                f"{folder} was begun by Tacit 0.1, whose checkpoints this version does not read",
+                "finish it with Tacit 0.1, or start a new run",
+                code="run.older-version",
+            )
+        job, split = build_job(config)
+        if (known["hash"], known.get("data")) != (split.hash(), _fingerprint(job)):
+            raise TacitError(
+                f"the data differs from when {folder} was started",
+                "restore it, or start a new run",
+                code="run.data-changed",
+            )
+        return cls(config, directory, replace(job, secret=directory.secret()), split)
+
+    def rounds(self, transport: Transport | None = None, lock: IO[bytes] | None = None) -> Generator[RoundRecord]:
+        """Run the rounds that are left; the record of each. It can be closed at any time, like `events`."""
+        return round_records(self.events(transport, lock))
+
+    def events(self, transport: Transport | None = None, lock: IO[bytes] | None = None) -> Generator[Event]:
+        """Run the rounds that are left and yield what happens, as it happens; a round ends once it is in the log.
+
+        The generator can be closed at any time, also within a round; the run can then be resumed.
+
+        A given `transport` is not closed, and every round is saved: its clients may store their own memories, which
+        reach back only a few rounds. `lock` is the lock of the run's folder, if the caller holds it.
+        """
+        if transport is None:
+            configs.refuse_sites(self.config)
+            self.directory.clear_stop_reason()
+        if self.directory.schema() == 1:
+            self._complete_older_run()
+            return
+        with ExitStack() as stack:
+            lock = lock or stack.enter_context(self.directory.lock())
+            stack.enter_context(one_thread())
+            stack.enter_context(self._with_resume_command(at_hub=transport is not None))
+            run_state, length = self._restore()
+            log = stack.enter_context(self.directory.log(length))
+            job = replace(self.work, left_out=self.directory.left_out())
+            every = 1 if transport else self.config.log.checkpoint_every
+            transport = transport or stack.enter_context(closing(self.open_transport([lock])))
+            track = stack.enter_context(trackers.opened(self.config, self.folder, run_state.round))
+            follow = stack.enter_context(round_file.opened(self.directory))
+            self._note_protection()
+            facts = notices.Facts.of(self.config, self.job)
+            notice = notices.noting(self.directory, facts, run_state.round)
+            saved = logged = run_state.round
+            if run_state.finished(self.job):
+                self._save_model(run_state)  # the file may have been lost since
+            try:
+                for event in stack.enter_context(closing(run_rounds(job, transport, run_state))):
+                    follow(event)
+                    if isinstance(event, RoundEnded):
+                        log.append(event.record)
+                        logged = run_state.round
+                        self._note_errors(event.round, event.record.details)
+                        track(event.record)  # before the checkpoint: trackers take a round twice, but must not miss one
+                        if run_state.round % every == 0 or run_state.finished(self.job):
+                            self._save(run_state, log)
+                            saved = run_state.round
+                    yield event
+                    yield from notice(event)
+                if run_state.finished(self.job):
+                    self._save_predictions(transport)
+            except TooFewClientsError as error:
+                raise self._why_stopped(error, run_state.round, facts) from error.__cause__
+            except MethodFailedError as error:
+                self._note_errors(run_state.round, {"server": "".join(format_exception(error.__cause__))})
+                raise
+            except DiskError:
+                saved = run_state.round  # do not save again: that would fail too, and the last checkpoint is complete
+                raise
+            finally:
+                if run_state.whole and run_state.round == logged > saved:
+                    self._save(run_state, log)
+
+    def _complete_older_run(self) -> None:
+        """Write what a run of 0.1 lacks; its checkpoint cannot be read, but it is finished: `reopen` refuses others."""
+        if not self.directory.model_file.exists():
+            return  # each client has its own
+        if not saved_model.is_described(self.directory.model_file):
+            self._write_model(self._model())
+        if not self.directory.predictions_file.exists():
+            with one_thread(), closing(InProcessTransport(self.work)) as transport:
+                self._save_predictions(transport)
+
+    @contextmanager
+    def _with_resume_command(self, at_hub: bool) -> Iterator[None]:
+        """Add the command that resumes the run, and where the traceback is, to an error that a resume can follow."""
+        try:
+            yield
+        except TacitError as error:
+            if error.resumable or isinstance(error, DiskError):
+                error.resumable = True
+                if not at_hub:  # a hub adds its own command
+                    resume = f"resume with `{self.directory.resume_command}`"
+                    command = resume if self.persistent else "run again with out=FOLDER, so that it can be resumed"
+                    error.remedy = f"{error.remedy}, then {command}" if error.remedy else command
+                traced = isinstance(error, (MethodFailedError, TooFewClientsError)) and self.persistent
+                if traced and self.directory.errors_file.exists():
+                    error.remedy += f" ({self.directory.errors_file} has the traceback)"
+            raise
+
+    def result(self) -> Result:
+        """The outcome of a finished run."""
+        total = self.directory.total_rounds()
+        records = self.directory.rounds(total)
+        if len(records) < total:
+            raise TacitError(
+                f"{self.folder} is not finished",
+                f"continue it with `{self.directory.resume_command}`",
+                code="run.not-finished",
+            )
+        measured = records[-1].accuracy is not None or records[-1].selected is not None
+        params = self._model() if measured else None
+        return Result(self.config, [record.as_dict() for record in records], params, self.job)
+
+    def _model(self) -> Params:
+        path = self.directory.model_file
+        try:
+            tensors = load_file(path)
+        except (OSError, SafetensorError) as error:
+            raise TacitError(
+                f"cannot read {path} ({error})",
+                f"write it again with `{self.directory.resume_command}`",
+                code="run.broken-model",
+            ) from error
+        return {name: tensors[name] for name in self.job.net.names if name in tensors}
+
+    @cached_property
+    def work(self) -> Job:
+        """The job as the rounds see it: with `net.views`, on stored activations of frozen layers."""
+        return with_cached_features(self.config, self.job)
+
+    @property
+    def folder(self) -> Path:
+        """The run's folder."""
+        return self.directory.path
+
+    def traffic(self) -> int:
+        """Bytes sent in all rounds so far, both ways."""
+        return sum(record.all_bytes for record in self.directory.rounds(self.finished_rounds()))
+
+    def finished_rounds(self) -> int:
+        """How many rounds the last checkpoint holds."""
+        return self.directory.finished_rounds()
+
+    def _restore(self) -> tuple[RunState, int]:
+        folder = self.directory.checkpoint
+        memories = Memories(folder / "memories", int(self.config.engine.memory_mb * 1e6))
+        run_state, length = checkpoint.load(folder, self.job.codec, memories, self.job.device)
+        if self.job.selection.remembers and run_state.round:
+            run_state.selection = selection.restore(folder, run_state.round, self.job.device)
+        return run_state, length
+
+    def open_transport(self, private: Sequence[IO[bytes]] = ()) -> Transport:
+        """The transport that the settings ask for, to be closed; `private` lists files that workers must not hold."""
+        engine = self.config.engine
+        workers = default_workers(self.job.device) if engine.workers is None else engine.workers
+        if engine.name == "flower":
+            return simulation.transport(self.work, self.config, max(1, workers))
+        if not workers:
+            return InProcessTransport(self.work, engine.strict)
+        return WorkerTransport(self.work, workers, private=private)
+
+    def _save(self, run_state: RunState, log: RoundLog) -> None:
+        length = log.sync()
+        if self.job.selection.remembers:
+            selection.store(self.directory.checkpoint, run_state.round, run_state.selection)
+        if run_state.finished(self.job):
+            if run_state.round < self.job.rounds:
+                self.directory.write_end(run_state.round, run_state.ended_early(self.job))
+            self._save_model(run_state)  # first: no one resumes a run whose checkpoint says that it is finished
+        keep = self.config.log.keep_checkpoints
+        checkpoint.save(self.directory.checkpoint, run_state, self.job.codec, length, keep)
+
+    def _save_model(self, run_state: RunState) -> None:
+        choice = guard.choose(self.work, run_state)
+        self._write_model(None if choice is None else choice.model)
+
+    def _write_model(self, model: Params | None) -> None:
+        """Write the model, if there is a common one, and the card, which the log must be complete for."""
+        if model is not None:
+            self.directory.write_model(saved_model.encode(self.config, self.job, model, self._card()))
+        self._write_card()
+
+    def _write_card(self) -> None:
+        self.directory.write_card(self._card(self.directory.predictions()))
+
+    def _card(self, outputs: Predictions | None = None) -> str:
+        last = self.directory.rounds(self.job.rounds)[-1]
+        chosen = last.accuracy if last.selected is None else last.selected["accuracy"]
+        rounds, spent = last.round + 1, last.sample_privacy
+        return card(
+            self.config,
+            self.job,
+            chosen,
+            last.local_accuracy,
+            outputs,
+            spent,
+            rounds=rounds,
+            selected=last.selected,
+        )
+
+    def _save_predictions(self, transport: Transport) -> None:
+        """Once the model is saved, save its outputs on the test set, unless they are there or would be very large."""
+        numbers = len(self.job.federation.test) * len(self.job.federation.classes)
+        wanted = 0 < numbers <= LARGEST
+        if not wanted or self.directory.predictions_file.exists() or not self.directory.model_file.exists():
+            return
+        model = {name: value.to(self.job.device) for name, value in self._model().items()}
+        self.directory.write_predictions(predictions(self.job, transport.evaluate(model, outputs=True)))
+        self._write_card()
+
+    def _why_stopped(self, error: TooFewClientsError, round: int, facts: notices.Facts) -> TacitError:
+        """A divergence if all clients became non-finite and no fault was injected; otherwise the error itself."""
+        self._note_errors(round, {client: failure.detail for client, failure in error.failures.items()})
+        end = None if self.config.faults.nonfinite else notices.diverged(round, error.failures, facts)
+        if end is not None:
+            self.directory.write_stop_reason(end)
+        return end or error
+
+    def _note_protection(self) -> None:
+        """Write what `[protect]` promises, for reports; the number of rounds may have changed since last time."""
+        if promises := protection_notes(self.config, self.job):
+            self.directory.write_protection(promises)
+
+    def _note_errors(self, round: int, details: Mapping[Any, str]) -> None:
+        who = {k: f"client {k}" if isinstance(k, int) else str(k) for k in details}
+        self.directory.write_errors(round, {who[k]: detail for k, detail in details.items()})
+
+
+def _as_begun(directory: RunDirectory, given: Mapping[str, Any], config: Config) -> bool:
+    """Whether the config still determines the same model as when the run began."""
+    if directory.schema() == 1:
+        return directory.is_begun_with(fingerprint(given, ("engine", "track")))
+    # Before configs were written in full, a given default counted too.
+    as_written = {name: value for name, value in given.items() if name in configs.names_of(*configs.OUTCOME)}
+    as_known = _known_to(given, config.tree(*configs.OUTCOME))
+    return directory.is_begun_with(config.fingerprints().outcome, fingerprint(as_written), fingerprint(as_known))
+
+
+def _known_to(file: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings without sections and settings that a file does not have: they are newer, and at their defaults."""
+    return {
+        name: _known_to(file[name], value) if isinstance(value, Mapping) and isinstance(file[name], Mapping) else value
+        for name, value in settings.items()
+        if name in file
+    }
+
+
+def _with_draw(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a run; one that was begun before there was a choice of draws has those of 0.1."""
+    data = given.get("data")
+    return {**given, "data": {"draw": "0.1", **data}} if isinstance(data, Mapping) else dict(given)
+
+
+def _counts(job: Job, split: Split) -> dict[str, Any]:
+    """Labeled and unlabeled samples per client and class, which the positions in a split do not show, and R."""
+    federation = job.federation
+    true = (federation.pool.y if federation.truth is None else federation.truth).numpy()
+    classes = federation.classes + federation.unknown
+    labeled, unlabeled = class_counts(true, len(classes), split)
+    at_server = federation.server.labeled.take(federation.server.labeled.labeled)
+    return {
+        "classes": list(classes),
+        "unknown": list(federation.unknown),
+        "labeled": labeled.tolist(),
+        "unlabeled": unlabeled.tolist(),
+        "server": at_server.y.bincount(minlength=len(classes)).tolist(),
+        "heterogeneity": partition.heterogeneity((labeled + unlabeled)[:, :-1]),
+    }
+
+
+def _fingerprint(job: Job) -> str:
+    """A SHA-256 of the samples themselves; the hash of the split covers their positions only."""
+    digest, federation = sha256(), job.federation
+    for tensor in (federation.pool.x, federation.truth, federation.test.x, federation.test.y):
+        if tensor is not None:
+            digest.update(str(tuple(tensor.shape)).encode())
+            digest.update(tensor.contiguous().numpy().data)
+    return digest.hexdigest()
