@@ -124,7 +124,9 @@ class Result(experiments.Result):
         form = place.suffix.removeprefix(".").lower()
         if form not in FORMATS:
             raise unknown("format", form, FORMATS)
-        write_export(self.model, place, form, self.job.federation.test.x[:CHECKED])
+        federation = self.job.federation
+        samples = federation.test if len(federation.test) else federation.pool
+        write_export(self.model, place, form, samples.x[:CHECKED])
         return place
 
     def save(self, folder: str | Path) -> Path:

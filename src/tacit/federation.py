@@ -230,6 +230,18 @@ class Arrivals(Protocol):
 
 
 @dataclass(frozen=True)
+class Parts:
+    """Samples of a pool that belong to clients: client k has `order[starts[k]:starts[k + 1]]`."""
+
+    order: Tensor
+    starts: Tensor
+
+    def of(self, client: int) -> Tensor:
+        """The positions in the pool of a client's samples."""
+        return self.order[int(self.starts[client]) : int(self.starts[client + 1])]
+
+
+@dataclass(frozen=True)
 class Federation:
     """All data of one run. Client k owns the samples `order[starts[k]:starts[k + 1]]` of the pool.
 
@@ -252,6 +264,7 @@ class Federation:
     unknown: tuple[str, ...] = ()
     note: str = ""  # what the reader did to the samples, in sentences
     left_out: int = 0  # files that could not be read
+    held_out: Parts | None = field(default=None, repr=False)  # labeled samples that clients judge models by
 
     @property
     def clients(self) -> int:
@@ -261,6 +274,11 @@ class Federation:
     def client(self, client: int, round: int) -> Samples:
         """Copies of the samples that a client holds in a round."""
         return self.pool.take(self._owned(client, round))
+
+    def held_out_by(self, client: int) -> Samples:
+        """Copies of the labeled samples that a client does not train on, to judge models by."""
+        rows = self.order[:0] if self.held_out is None else self.held_out.of(client)
+        return self.pool.take(rows)
 
     def true_labels(self, client: int, round: int) -> Tensor | None:
         """The labels that the client would see if none were hidden; None if they are unknown."""

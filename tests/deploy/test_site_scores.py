@@ -121,3 +121,29 @@ def _accuracy_on_own_samples(folder: Path) -> float:
     experiment = Experiment.reopen(folder)
     answers = experiment.result().net()(experiment.job.federation.views.plain(_tensor(x))).argmax(1).numpy()
     return float((answers == y).mean())
+
+
+def test_counts_of_right_labels_leave_only_sites_that_allow_it(tmp_path: Path) -> None:
+    folder, _ = run(tmp_path, {"a": True, "b": False}, **{"data.hold_out": 0.34, "log.select": "best", "rounds": 2})
+    last = RunDirectory(folder).rounds()[-1]
+    assert last.validation is not None
+    assert last.validation["samples"] == 2  # a third of the six labels of one site
+    assert last.selected is not None
+    assert "best on validation" in last.selected["why"]
+    fields = [entry.fields for name in "ab" for entry in journal.read(tmp_path / name).entries]
+    assert any("right" in each for each in fields)
+
+
+def test_a_run_in_which_no_site_counts_says_so(tmp_path: Path) -> None:
+    folder, _ = run(tmp_path, {"a": False, "b": False}, **{"data.hold_out": 0.34, "log.select": "best"})
+    last = RunDirectory(folder).rounds()[-1]
+    assert last.validation is None
+    assert last.selected is not None
+    assert last.selected["why"] == "no client returned counts of right labels"
+
+
+def test_the_guard_is_off_where_only_sites_have_labels(tmp_path: Path) -> None:
+    folder, _ = run(tmp_path, {"a": True, "b": True}, **{"data.hold_out": 0.34, "log.select": "guard"})
+    last = RunDirectory(folder).rounds()[-1]
+    assert last.selected is not None
+    assert last.selected["why"].startswith("the guard was off: labels only would need rounds of its own")

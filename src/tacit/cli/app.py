@@ -477,7 +477,7 @@ def _run(experiment: "Experiment", quiet: bool, as_json: bool) -> None:
     else:
         if line := progress.choice_line(last):
             say_wrapped(line, console)
-        say(f"accuracy {accuracy:.1%}  saved in {folder}", console)
+        say(f"{progress.accuracy_text(last, accuracy)}  saved in {folder}", console)
         if not quiet:
             say(_next_commands(experiment), console)
 

@@ -11,6 +11,7 @@ from PIL import Image
 
 from tacit.errors import TacitError
 from tacit.report.evaluation_page import Mistake
+from tacit.runs.cross_validation import tested
 from tacit.runs.directory import RunDirectory
 from tacit.runs.experiment import Experiment
 
@@ -24,12 +25,13 @@ def most_confident(folder: Path, count: int) -> list[Mistake]:
             "leave out --mistakes, or finish the run",
             code="evaluate.no-predictions",
         )
-    federation = Experiment.reopen(folder).job.federation
+    experiment = Experiment.reopen(folder)
+    federation = experiment.job.federation
     if not federation.inputs.drawable:
         return []
     wrong = np.flatnonzero(~found.correct)
     rows = wrong[np.argsort(-found.confidence[wrong], kind="stable")][:count]
-    seen = federation.views.plain(federation.test.x[rows])
+    seen = federation.views.plain(tested(experiment).x[rows])
     pictures = federation.inputs.pictures(seen, federation.views).numpy()
     return [
         Mistake(

@@ -159,6 +159,8 @@ def _also_leaves(report: "Report") -> list[str]:
     metrics = sorted({name for each in report.rounds for name in each.metrics})
     lines = ["this site's name, its number of samples and of labels, or why it cannot take part (without paths)"]
     lines += [f"numbers about every round: {', '.join(metrics)}"] if metrics else []
+    if report.hold_out is not None and report.site.share_scores:
+        lines.append(f"in judged rounds: of the {report.hold_out:.0%} of labels held out, how many are right")
     lines += (
         ["the number of the last round that its memory knows, and a digest of that memory"]
         if _remembers(report)

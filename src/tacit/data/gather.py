@@ -60,8 +60,12 @@ def _with_groups_held_out(federation: Federation, group: Tensor, streams: Stream
     outside = torch.isin(group, chosen)
     validation = labeled.take((outside & (labeled.y != UNLABELED)).nonzero().reshape(-1))
     server = replace(federation.server, labeled=labeled.take((~outside).nonzero().reshape(-1)), validation=validation)
-    stays = torch.ones(len(federation.order), dtype=torch.bool)
-    if pool.group is not None:
-        stays = ~torch.isin(pool.group[federation.order], chosen)
+    alone = replace(federation, server=server)
+    return alone if pool.group is None else without(alone, torch.isin(pool.group, chosen))
+
+
+def without(federation: Federation, gone: Tensor) -> Federation:
+    """The federation whose clients do not have the samples of the pool that `gone` (n,) names."""
+    stays = ~gone[federation.order]
     before = torch.cat([torch.zeros(1, dtype=torch.int64), stays.cumsum(0)])  # of each place, how many stay before it
-    return replace(federation, server=server, order=federation.order[stays], starts=before[federation.starts])
+    return replace(federation, order=federation.order[stays], starts=before[federation.starts])

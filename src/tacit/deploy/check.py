@@ -59,6 +59,7 @@ class Report:
     dry_run_samples: int  # samples of the site in the dry run
     protection: list[str]  # what `[protect]` of the run promises to this site, and what it does not
     rounds: list[RoundTraffic]  # those that differ; the last one stands for all later ones
+    hold_out: float | None = None  # share of its labels that the site holds out, to count which are right
     privacy: SamplePrivacy | None = None  # what the run may reveal about a sample; None: nothing limits it
 
     @property
@@ -121,6 +122,7 @@ def check(path: Path) -> Report:
         dry_run_samples=0 if source is None else min(data.samples, OWN_SAMPLES),
         protection=_protection(config),
         rounds=rounds,
+        hold_out=config.data.hold_out,
         privacy=None if source is None else sample_privacy(data.job(0), path.parent),
     )
 

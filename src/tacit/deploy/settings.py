@@ -40,7 +40,7 @@ class Site:
     memory: str = "memory"  # folder for what methods remember between rounds; only its owner can read it
     federation: str = "federation.toml"  # the run that this site has agreed to, from the hub
     min_group: Annotated[int, Field(ge=1)] = 10  # fewest samples in a mean that may leave; 1: also samples themselves
-    share_scores: bool = False  # let scores of the common model on your test samples leave, one number each
+    share_scores: bool = False  # let scores of the common model on your test or held-out samples leave, as numbers
     max_epsilon: MaxEpsilon = None  # privacy budget: largest ε of all that leaves, in all runs
     certificate: str | None = None  # the hub's ca.crt; without it nothing is encrypted
     key: str | None = None  # this site's private key; the hub gets the file with .pub

@@ -69,7 +69,8 @@ def open_workspace(about: RunInfo, node: Mapping[str, Any], client: int) -> Work
     # On its own test samples, the accuracy of its own model is a score of theirs as well.
     shares = site.share_scores and data.tests > 0
     evaluates = shares or data.source is None
-    return Workspace(job, store, permit, shares, evaluates, keep_accuracy if data.tests else None)
+    kept = keep_accuracy if data.tests else None
+    return Workspace(job, store, permit, shares, site.share_scores or data.source is None, evaluates, kept)
 
 
 class SiteSafeguards(Safeguards):

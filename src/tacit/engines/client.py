@@ -8,7 +8,9 @@ from typing import Any
 from torch import Tensor
 
 from tacit.engines import failures
+from tacit.engines.counts import CountDown
 from tacit.engines.job import ClientFailure, ClientResult, ClientTask, Job
+from tacit.engines.judging import counted
 from tacit.engines.secure_messages import DOWNS
 from tacit.learn import EVALUATION_BATCH, Score, evaluate
 from tacit.method import PseudoLabels, Reply
@@ -19,11 +21,13 @@ LOCAL_ACCURACY = "local_accuracy"  # among the metrics of a client: that of its 
 
 
 def run_client(job: Job, round: int, client: int, task: ClientTask) -> ClientResult:
-    """A client's answer to a task: its work, or with secure aggregation what one of the exchanges asks for."""
+    """A client's answer to a task: its work, what an exchange of secure aggregation asks for, or counts."""
     if isinstance(task.down, DOWNS):
         from tacit.engines import secure_client  # the package cryptography is optional
 
         return secure_client.answer(job, client, task, lambda given: _work(job, round, client, given))
+    if isinstance(task.down, CountDown):
+        return counted(job, client, task.down)
     return _work(job, round, client, task)
 
 

@@ -7,13 +7,15 @@ from typing import Any, Protocol
 
 import torch
 
+from tacit.engines.counts import COUNTS
+from tacit.engines.crossed import CrossValidated
 from tacit.engines.events import ClientStarted, Waiting
 from tacit.engines.faults import Faults
 from tacit.engines.limits import Limits
 from tacit.engines.memory import Memories
 from tacit.engines.secure_messages import MESSAGES
 from tacit.engines.secure_sum import SumForm
-from tacit.engines.selection import Selection, SelectionRule
+from tacit.engines.selection import Judged, Selection, SelectionRule
 from tacit.engines.upload_form import UploadForm
 from tacit.engines.wire import Codec
 from tacit.federation import UNLABELED, Federation, Samples
@@ -53,6 +55,9 @@ class Job:
     protect: Protection = Protection()
     secret_noise: bool = False  # whether noise comes from the operating system, as it must at a site
     secret: int | None = None  # in place of the seed for what client-level privacy must not show: who came, and noise
+    hold_out: bool = False  # clients with labels hold some out, and count which of them a model gets right
+    crossed: CrossValidated | None = None  # what cross-validation found before the first round
+    reference: Judged | None = None  # what the clients' labels alone give, for the guard
     left_out: Mapping[int, int] = field(default_factory=dict)  # clients that are no longer asked, from which round on
 
     @cached_property
@@ -71,9 +76,8 @@ class Job:
     def codec(self) -> Codec:
         """How this method's messages become bytes."""
         codec = Codec.of(self.method)
-        if not self.protect.secure:
-            return codec
-        return Codec({**codec.types, **{kind.__name__: kind for kind in MESSAGES}})
+        more = (*(MESSAGES if self.protect.secure else ()), *(COUNTS if self.hold_out else ()))
+        return Codec({**codec.types, **{kind.__name__: kind for kind in more}}) if more else codec
 
     @property
     def secret_streams(self) -> Streams:

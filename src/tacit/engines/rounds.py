@@ -13,6 +13,7 @@ from tacit.engines import guard, secure_round
 from tacit.engines.events import ClientAnswered, ClientFailed, ClientStarted, Event, RoundBegan, RoundEnded, Waiting
 from tacit.engines.hostile import attacked
 from tacit.engines.job import ClientFailure, ClientOutcome, ClientResult, ClientTask, Job, RunState, Transport
+from tacit.engines.judging import Judge
 from tacit.engines.merging import Merged, clipped, merge_soundly, within_limits
 from tacit.engines.private import SENDER, privacy_of, private_upload, withheld
 from tacit.engines.record import RoundRecord
@@ -22,6 +23,7 @@ from tacit.engines.wire import finite
 from tacit.errors import TacitError
 from tacit.learn import Score
 from tacit.method import ServerContext
+from tacit.params import Params
 from tacit.protect import sample_dp
 from tacit.protect.sample_budget import delta_of, largest_epsilon
 
@@ -108,11 +110,11 @@ def _run_round(
             raise TypeError(f"it must return Params or None, not {type(model).__name__}")
     with _method_call(job, "evaluation", round):
         alone = guard.Alone(job, server, sent, before)
-        run_state.selection, verdict = guard.judge(job, run_state.selection, round, model, alone)
+        judge = Judge(job, transport, round)
+        run_state.selection, verdict = guard.judge(job, run_state.selection, round, model, alone, judge)
         if verdict.rejected:
             state, model = alone.state(log), alone()
-        asked = bool(job.metrics)
-        score = transport.evaluate(model, outputs=asked) if model is not None and job.evaluates(round) else None
+        score = _evaluated(job, transport, round, model)
         scores = named_scores(job, score)
     run_state.advance(state, {} if verdict.rejected else results)
     known = list(run_state.local_accuracy.values()) if local else []
@@ -120,7 +122,17 @@ def _run_round(
     record = replace(record, sample_privacy=_sample_privacy(job, run_state, results))
     if job.protect.hides_clients:
         record = replace(record, privacy=privacy_of(job, round + 1))
-    return guard.with_choice(job, transport, run_state, replace(record, **verdict.as_record()))
+    record = guard.with_choice(job, transport, run_state, replace(record, **verdict.as_record()), judge)
+    return judge.with_traffic(record)
+
+
+def _evaluated(job: Job, transport: Transport, round: int, model: Params | None) -> Score | None:
+    """The score of a round's model on the test set or, if there is none, what cross-validation found for the round."""
+    if model is None or not job.evaluates(round):
+        return None
+    if not len(job.federation.test):
+        return None if job.crossed is None else job.crossed.at(round)
+    return transport.evaluate(model, outputs=bool(job.metrics))
 
 
 def _merge(

@@ -18,7 +18,7 @@ def predictions(job: Job, score: Score) -> Predictions:
 
 def named_scores(job: Job, score: Score | None) -> dict[str, float]:
     """The scores that the job asks for, without those that the test set does not define."""
-    if score is None or not job.metrics:
+    if score is None or not job.metrics or not score.outputs:
         return {}
     found = scores(predictions(job, score), job.metrics)
     return {name: value for name, value in found.items() if math.isfinite(value)}

@@ -44,11 +44,23 @@ class Judged:
     round: int  # after which it was the common model; -1: trained on the server's labels only
     right: int
     loss: float  # mean
+    count: int = 0  # of the samples; 0: it is always the same, that of the validation samples
 
     @property
-    def rank(self) -> tuple[int, float]:
+    def rank(self) -> tuple[float, float]:
         """To compare models: samples that are right, then the loss."""
-        return self.right, -self.loss
+        return self.right / (self.count or 1), -self.loss
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The model that was chosen, why, and what the clients counted."""
+
+    model: Params
+    what: str
+    why: str
+    right: int
+    count: int
 
 
 @dataclass(frozen=True)
@@ -63,9 +75,10 @@ class Selection:
     in_a_row: int = 0  # rounds that were rejected since one was accepted
     rejected: int = 0  # rounds that were rejected
     stopped: str = ""  # why the run ends before its last round
+    chosen: Chosen | None = None  # the model to save, if clients judged it: they are not asked again
 
 
-_CODEC = Codec({kind.__name__: kind for kind in (Judged, Selection)})
+_CODEC = Codec({kind.__name__: kind for kind in (Judged, Chosen, Selection)})
 
 
 def store(folder: Path, round: int, selection: Selection) -> None:

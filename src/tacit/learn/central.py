@@ -40,6 +40,9 @@ class Pace:
     limit: int = 20_000  # steps at most
 
 
+ALONE = Pace(every=100, patience=1_000_000, limit=600)  # where no samples can tell when to stop
+
+
 @dataclass(frozen=True)
 class Attempt:
     """How far training by a recipe got, and the best model on validation so far."""
@@ -105,6 +108,14 @@ def best_of(holder: Holder, recipes: Sequence[Recipe], validation: Samples, pace
             attempt = proceed(holder, recipe, number, attempt, validation, pace)
         attempts.append(attempt)
     return max(attempts, key=lambda attempt: attempt.rank)
+
+
+def trained_alone(holder: Holder, recipes: Sequence[Recipe], number: int) -> Params:
+    """The model that one of the recipes gives after a fixed number of steps, without a look at validation samples."""
+    attempt, ignored = begin(holder, recipes[number]), holder.samples.take(torch.arange(1))
+    while not attempt.ended(ALONE):
+        attempt = proceed(holder, recipes[number], number, attempt, ignored, ALONE)
+    return attempt.average
 
 
 def score_on(holder: Holder, model: Params, samples: Samples, *, outputs: bool = False) -> Score:

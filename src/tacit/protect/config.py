@@ -28,6 +28,11 @@ class Protection:
         """Whether client-level differential privacy is on: clients come by chance, and only a noisy sum counts."""
         return self.client_noise is not None
 
+    @property
+    def silences_clients(self) -> bool:
+        """Whether a count of right labels would tell more about a client than its protected updates do."""
+        return self.secure or self.hides_clients or self.sample_noise is not None
+
     def delta_for(self, clients: int) -> float:
         """δ: the setting, or far less than one in the number of clients."""
         return min(1e-5, clients**-1.1) if self.delta is None else self.delta

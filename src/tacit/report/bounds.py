@@ -37,7 +37,8 @@ def compared(rows: Mapping[str, Sequence[Run]]) -> Compared:
     accuracies = {label: [run.last5 for run in runs] for label, runs in rows.items()}
     accuracy = {label: fmean(values) for label, values in accuracies.items()}
     named = {label: runs for label, runs in rows.items() if label in (LABELS_ONLY, *UPPER) and _in_one_place(runs)}
-    cautions = {label: text for label, runs in rows.items() if (text := _fallen_back(label, runs))}
+    found = {label: [_fallen_back(label, runs), _cross_validated(label, runs)] for label, runs in rows.items()}
+    cautions = {label: text for label, texts in found.items() if (text := "; ".join(filter(None, texts)))}
     cautions |= {label: text for label, runs in named.items() if (text := _caution(label, runs, accuracy))}
     levels = {label: _levels(runs[0]) for label, runs in named.items()}
     return Compared(
@@ -108,6 +109,16 @@ def _fallen_back(label: str, runs: Sequence[Run]) -> str:
         return ""
     share = f" in {count} of {len(runs)} runs" if len(runs) > 1 else ""
     return f"{label}: the guard saved a model of the labels only{share}, so this is no gain of the method"
+
+
+def _cross_validated(label: str, runs: Sequence[Run]) -> str:
+    """One line if there were no test samples, so that the row's number is that of cross-validation."""
+    found = [on for run in runs if (on := (run.selected or {}).get("cross_validated"))]
+    if not found:
+        return ""
+    low, high = (100 * fmean(on[end] for on in found) for end in ("low", "high"))
+    labels = f"{found[0]['samples']:.0f} labels"
+    return f"{label}: cross-validated accuracy on {labels}, 95 % interval {low:.0f} to {high:.0f} %"
 
 
 def _oscillates(run: Run) -> bool:

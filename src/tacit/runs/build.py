@@ -10,12 +10,15 @@ import torch
 from tacit import nets
 from tacit.data import sources
 from tacit.data.federate import federate, pooled
+from tacit.data.folds import with_all_labels, without_fold
 from tacit.data.gather import gathered, with_validation
+from tacit.data.held_out import with_hold_out
 from tacit.data.sources import Source
 from tacit.data.split.config import DataConfig
 from tacit.data.split.split import Split, draw_split
 from tacit.data.unknown import with_unknown
 from tacit.engines.job import Job
+from tacit.engines.judging import can_judge
 from tacit.engines.selection import SelectionRule
 from tacit.errors import TacitError
 from tacit.federation import Federation
@@ -48,7 +51,7 @@ def build_data(config: Config, loaded: Source | None = None) -> tuple[Source, Sp
     """The samples that a config names, and who holds which of them; `loaded` are these samples, if they are at hand."""
     data, streams = config.data, Streams(config.seed)
     found = with_unknown(loaded or sources.load(data.name, *data.reading), data.unknown_classes)
-    source = pooled(found, data, streams)
+    source = pooled(with_all_labels(found) if data.folds else found, data, streams)
     if data.bits is not None and source.inputs.bits is None and not data.at_sites:
         raise TacitError(f"{data.name} has no 16-bit grey images", "leave out data.bits", code="data.no-16-bit-images")
     if data.clients > len(source.y) and not data.at_sites:
@@ -75,8 +78,10 @@ def build_job(config: Config, loaded: Source | None = None) -> tuple[Job, Split]
     federation = federate(source, split, config.data)
     if gathers := getattr(config.build_method(), "gathers", None):
         federation = with_validation(gathered(federation, gathers), Streams(config.seed))
-    elif config.log.select == "guard":
+    elif config.log.select == "guard" and not config.data.folds:
         federation = with_validation(federation, Streams(config.seed))
+    if config.data.folds and config.data.fold is not None:
+        federation = without_fold(federation, config.data.folds, config.data.fold, Streams(config.seed))
     job = assemble(config, federation)
     _refuse_unmet_needs(config, job)
     refuse_protection(config, job)
@@ -85,6 +90,8 @@ def build_job(config: Config, loaded: Source | None = None) -> tuple[Job, Split]
 
 def assemble(config: Config, federation: Federation) -> Job:
     """The job of a config on given data; checks no needs."""
+    if config.data.hold_out is not None:
+        federation = with_hold_out(federation, config.data.hold_out, Streams(config.seed))
     net = build_net(config, federation)
     if net.moments is not None and config.data.normalise == "data":
         federation = _normalised(federation, config.data, *net.moments)
@@ -108,6 +115,7 @@ def assemble(config: Config, federation: Federation) -> Job:
         limits=config.limits,
         protect=config.protect,
         rule=rules.parse(config.protect.combine) or mean,
+        hold_out=config.data.hold_out is not None,
     )
 
 
@@ -209,7 +217,8 @@ REQUIREMENTS = (
 def _refuse_unmet_needs(config: Config, job: Job) -> None:
     """Refuse data, a network or settings that the method cannot work with."""
     federation = job.federation
-    if not len(federation.test):
+    _refuse_held_out(config)
+    if not len(federation.test) and not config.data.folds:
         raise TacitError(
             f"{config.data.name} has no labeled samples to test on",
             "add x_test and y_test to it",
@@ -224,15 +233,50 @@ def _refuse_unmet_needs(config: Config, job: Job) -> None:
         if any(getattr(needs, each.need) for needs in parts) and each.unmet(config, job):
             problem = f"{config.method_name} {each.problem.format(**words)}"
             raise TacitError(problem, each.remedy.format(**words), code=each.code)
-    if job.selection.needs_validation and not len(federation.server.validation):
+    if job.selection.needs_validation and not can_judge(job):
         setting = "train.patience" if config.train.patience else f"log.select = '{config.log.select}'"
         raise TacitError(
-            f"{setting} needs validation samples at the server",
-            "use --validation 200, or another number",
+            f"{setting} needs validation samples at the server, or labels that clients hold out",
+            "use --validation 200, or another number; with labels at clients, --set data.hold_out=0.2",
             code="config.needs-validation",
         )
     _refuse_buffers(config, job)
     refuse_unprotected(job)
+
+
+def _refuse_held_out(config: Config) -> None:
+    """Refuse labels that are held out where that cannot be, or would not mean anything."""
+    data, protect = config.data, config.protect
+    if data.hold_out is not None and data.labels == "server":
+        raise TacitError(
+            "data.hold_out is a share of the clients' labels, and the server has all of them",
+            "use --validation",
+            code="data.hold-out-at-server",
+        )
+    if data.hold_out is not None and protect.silences_clients:
+        raise TacitError(
+            "with data.hold_out clients return counts of right labels, which [protect] would not hide",
+            "leave out data.hold_out",
+            code="protect.hold-out",
+        )
+    if data.hold_out is not None and data.shared:
+        raise TacitError(
+            "with data.shared a label that one client holds out is one that others train on",
+            "leave out data.hold_out or data.shared",
+            code="data.hold-out-shared",
+        )
+    if data.folds and (data.at_sites or data.shared):
+        raise TacitError(
+            "data.folds needs to divide all labels, which is impossible with sites or data.shared",
+            "leave out data.folds",
+            code="data.folds-elsewhere",
+        )
+    if data.fold is not None and data.fold >= (data.folds or 0):
+        raise TacitError(
+            f"there is no fold {data.fold}, only {data.folds or 0} folds from 0",
+            "set data.folds, and a lower data.fold",
+            code="data.no-such-fold",
+        )
 
 
 def refuse_missing_labels(config: Config, job: Job, *, labels_at_clients: bool) -> None:

@@ -133,7 +133,10 @@ def _data(config: Config, job: Job) -> Iterator[str]:
         yield f"Left out, since they cannot be read: {federation.left_out:,} file{'s' * (federation.left_out != 1)}."
     if len(federation.server.labeled):
         yield f"Labels at the server: {_counts(federation.server.labeled.y, classes)}."
-    yield f"Test: {len(federation.test):,} samples: {_counts(federation.test.y, classes)}."
+    if len(federation.test):
+        yield f"Test: {len(federation.test):,} samples: {_counts(federation.test.y, classes)}."
+    else:
+        yield "Test: no samples of its own; every label was held out once, by a run that did not learn from it."
     yield f"The network sees {federation.inputs.kind} of shape {'×'.join(map(str, federation.inputs.shape))}."
 
 
@@ -147,7 +150,8 @@ def _holders(config: Config, job: Job) -> Iterator[str]:
         yield f"{len(sizes):,} simulated clients with {format_range(sizes)} samples each ({shown})."
         yield "All data was on one machine: this is a simulation of a federation."
     held = len(federation.server.labeled), len(federation.server.validation)
-    yield f"The server held {held[0]:,} labeled samples and {held[1]:,} for validation, and the test samples."
+    tests = ", and the test samples" if len(federation.test) else ""
+    yield f"The server held {held[0]:,} labeled samples and {held[1]:,} for validation{tests}."
 
 
 def _training(config: Config, job: Job) -> Iterator[str]:
@@ -173,6 +177,9 @@ def _selection(selected: Mapping[str, Any] | None) -> Iterator[str]:
 
 def _accuracy(job: Job, accuracy: float | None, local_accuracy: float | None) -> Iterator[str]:
     test = job.federation.test
+    if not len(test):
+        yield from _cross_validated(job, accuracy)
+        return
     chance = int(test.y.bincount().max()) / len(test)
     if accuracy is not None:
         low, high = wilson(accuracy * len(test), len(test))
@@ -180,6 +187,20 @@ def _accuracy(job: Job, accuracy: float | None, local_accuracy: float | None) ->
     elif local_accuracy is not None:
         yield f"There is no common model. The clients' own models reach {local_accuracy:.1%} on average."
     yield f"Always answering the most frequent class would reach {chance:.1%}."
+
+
+def _cross_validated(job: Job, accuracy: float | None) -> Iterator[str]:
+    """The accuracy of a model that learned from every label."""
+    if accuracy is None or job.crossed is None:
+        yield "It was not measured: there are no test samples."
+        return
+    count = job.crossed.last.count
+    low, high = wilson(accuracy * count, count)
+    yield f"Cross-validated accuracy: {accuracy:.1%} of {count:,} labels (95 % interval: {low:.1%} to {high:.1%})."
+    yield (
+        "That is the accuracy of models like this one, each trained without the labels it is judged by; this one "
+        "learned from all of them. The model that is saved was chosen by the same number, which makes it a little high."
+    )
 
 
 def _each_class(outputs: Predictions | None) -> Iterator[str]:

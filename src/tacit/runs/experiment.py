@@ -32,7 +32,7 @@ from tacit.metrics.predictions import Predictions
 from tacit.params import Params
 from tacit.process import default_workers, one_thread
 from tacit.runs import config as configs
-from tacit.runs import notices, round_file, saved_model, simulation, trackers
+from tacit.runs import cross_validation, notices, round_file, saved_model, simulation, trackers
 from tacit.runs.build import build_job
 from tacit.runs.card import card
 from tacit.runs.config import Config, EngineConfig, TrackConfig
@@ -55,7 +55,10 @@ class Result:
 
     @property
     def accuracy(self) -> float:
-        """Test accuracy of the model that is saved; without a common model, the clients' mean; NaN if not measured."""
+        """Test accuracy of the model that is saved; without a common model, the clients' mean; NaN if not measured.
+
+        With `data.folds` and no test samples it is cross-validated.
+        """
         last = self.history[-1]
         if last["selected"] is not None:
             known = last["selected"]["accuracy"]
@@ -94,9 +97,22 @@ class Experiment:
         if config.engine.name == "flower" and config.engine.ray:
             simulation.cluster(config.engine.ray)  # the address is saved with the run, so a wrong one must not get in
         job, split = build_job(config, loaded)
+        return cls._begun(config, directory, job, split)
+
+    @classmethod
+    def _begun(cls, config: Config, directory: RunDirectory, job: Job, split: Split) -> "Experiment":
         about = {"hash": split.hash(), "data": _fingerprint(job), "counts": _counts(job, split)} | split.to_json()
         directory.create(configs.dumps(config), about, config.fingerprints(), __version__)
         return cls(config, directory, job, split)
+
+    def within(self, folder: Path, config: Config, job: Job) -> "Experiment":
+        """A run within this one, as far as it is: on its data, as `job` divides it, and checked like it."""
+        directory = RunDirectory(folder)
+        if not directory.exists():
+            return replace(self._begun(config, directory, job, self.split), persistent=self.persistent)
+        if directory.config()["rounds"] != config.rounds:
+            directory.replan(configs.dumps(config), config.fingerprints())
+        return replace(self, config=config, directory=directory, job=job)
 
     @classmethod
     def reopen(cls, folder: Path, engine: EngineConfig | None = None, track: TrackConfig | None = None) -> "Experiment":
@@ -159,7 +175,7 @@ class Experiment:
             stack.enter_context(self._with_resume_command(at_hub=transport is not None))
             run_state, length = self._restore()
             log = stack.enter_context(self.directory.log(length))
-            job = replace(self.work, left_out=self.directory.left_out())
+            job = self._ready(at_hub=transport is not None)
             every = 1 if transport else self.config.log.checkpoint_every
             transport = transport or stack.enter_context(closing(self.open_transport([lock])))
             track = stack.enter_context(trackers.opened(self.config, self.folder, run_state.round))
@@ -196,6 +212,11 @@ class Experiment:
             finally:
                 if run_state.whole and run_state.round == logged > saved:
                     self._save(run_state, log)
+
+    def _ready(self, at_hub: bool) -> Job:
+        """The job for the rounds that are left, once the runs within this one have ended; a hub has none of these."""
+        job = replace(self.work, left_out=self.directory.left_out())
+        return job if at_hub else cross_validation.with_results(self, job)
 
     def _complete_older_run(self) -> None:
         """Write what a run of 0.1 lacks; its checkpoint cannot be read, but it is finished: `reopen` refuses others."""
@@ -298,7 +319,7 @@ class Experiment:
         checkpoint.save(self.directory.checkpoint, run_state, self.job.codec, length, keep)
 
     def _save_model(self, run_state: RunState) -> None:
-        choice = guard.choose(self.work, run_state)
+        choice = guard.choose(cross_validation.known(self, self.work), run_state)
         self._write_model(None if choice is None else choice.model)
 
     def _write_model(self, model: Params | None) -> None:
@@ -316,7 +337,7 @@ class Experiment:
         rounds, spent = last.round + 1, last.sample_privacy
         return card(
             self.config,
-            self.job,
+            cross_validation.known(self, self.job),
             chosen,
             last.local_accuracy,
             outputs,
@@ -327,6 +348,11 @@ class Experiment:
 
     def _save_predictions(self, transport: Transport) -> None:
         """Once the model is saved, save its outputs on the test set, unless they are there or would be very large."""
+        if not len(self.job.federation.test):
+            if (found := cross_validation.predictions(self)) is not None:
+                self.directory.write_predictions(found)
+                self._write_card()
+            return
         numbers = len(self.job.federation.test) * len(self.job.federation.classes)
         wanted = 0 < numbers <= LARGEST
         if not wanted or self.directory.predictions_file.exists() or not self.directory.model_file.exists():

@@ -36,8 +36,16 @@ def say_wrapped(text: str, console: Console | None = None) -> None:
 
 def run(experiment: "Experiment", mode: Mode, console: Console, label: str = "", row: "Row | None" = None) -> None:
     """Run the rounds that are left and show them as the mode and the terminal allow; `row` is one of a live table."""
+    from tacit.runs.cross_validation import unfinished
+
     if mode == "auto":
         announce(experiment, console, label)
+    for part in unfinished(experiment) if mode == "auto" and row is None else ():
+        _shown(part.experiment, mode, console, f"{label}  {part.name}".strip())
+    _shown(experiment, mode, console, label, row)
+
+
+def _shown(experiment: "Experiment", mode: Mode, console: Console, label: str, row: "Row | None" = None) -> None:
     if mode == "json":
         for record in experiment.rounds():
             print(record.to_json(), flush=True)
@@ -72,7 +80,10 @@ def announce(experiment: "Experiment", console: Console, label: str = "") -> Non
         say_wrapped(
             f"{prefix}frozen layers see {count:,} images once, unless what they make of them is stored", console
         )
-    left = estimate(experiment.work, config.rounds - done, config.engine.workers)
+    rounds = (
+        config.rounds - done + (0 if done or config.data.fold is not None else config.rounds * (config.data.folds or 0))
+    )
+    left = estimate(experiment.work, rounds, config.engine.workers)
     if left is not None and left.seconds > LONG:
         say_wrapped(prefix + left.line, console)
 
@@ -191,6 +202,14 @@ def interval_text(validation: Mapping[str, float]) -> str:
     """An accuracy on validation samples with what their number leaves open: `83.0% (77–88)`."""
     low, high = (100 * validation[name] for name in ("low", "high"))
     return f"{validation['accuracy']:.1%} ({low:.0f}–{high:.0f})"
+
+
+def accuracy_text(last: "RoundRecord", accuracy: float) -> str:
+    """The accuracy of a finished run, and how it was measured if not on test samples."""
+    found = last.selected.get("cross_validated") if last.selected is not None else None
+    if not found:
+        return f"accuracy {accuracy:.1%}"
+    return f"cross-validated accuracy {interval_text(found)} on {found['samples']:.0f} labels"
 
 
 def choice_line(record: "RoundRecord") -> str:

@@ -118,6 +118,8 @@ def _rebuild(directory: RunDirectory) -> str:
 def _reference(job: Job, model: Params) -> Reference | None:
     """Statistics of the test samples, which the server holds also where all other data is elsewhere."""
     test, inputs = job.federation.test, job.federation.inputs
+    if not len(test):
+        return None
     x = test.x[reference.some_rows(len(test))]
     weights, views = params.channels_last(model), job.federation.views
     logits = torch.cat([job.net.apply(weights, views.plain(part)) for part in x.split(AT_ONCE)])

@@ -41,6 +41,10 @@ class Source:
     whole_groups: bool = False  # a group is never divided between validation and training, or between clients
     unknown: tuple[str, ...] = ()  # classes that the model does not have, numbered after `classes`
     left_out: int = 0  # files that could not be read
+    held_out: bool = False  # test samples are labeled ones that the reader held out, since there were no others
+    test_groups: Tensor | None = field(
+        default=None, repr=False
+    )  # of samples held out; numbers that mean others than `groups`
 
     @property
     def every_class(self) -> tuple[str, ...]:

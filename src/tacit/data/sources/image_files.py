@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from tacit.data.sources import images
 from tacit.data.sources.arrays import Labels, Source, hold_out, hold_out_groups, image_source
@@ -72,7 +73,10 @@ def _arrays(
     groups = group_numbers([files[row].group for row in train])
     pairs = (x[: len(train)], y[train]), (x[len(train) :], y[test])
     source = image_source(str(path), *pairs, classes, flip=False, groups=groups, note=note, bits=bits, sizes=sizes)
-    source = replace(source, whole_groups=groups is not None)
+    held_out = not any(file.test for file in files) and len(test) > 0
+    tested = group_numbers([files[row].group for row in test]) if held_out else None
+    test_groups = None if tested is None else torch.from_numpy(tested)
+    source = replace(source, whole_groups=groups is not None, held_out=held_out, test_groups=test_groups)
     padded = replace(source.inputs, pad=True) if scale.pad else source.inputs  # type: ignore[type-var]
     return replace(source, inputs=padded)
 

@@ -3,10 +3,12 @@
 import math
 import zipfile
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+import torch
 
 from tacit.data.sources.arrays import Array, Labels, Pair, Pixels, Source, image_source, vector_source
 from tacit.data.sources.images import DEPTHS
@@ -141,7 +143,11 @@ def _source(
     if hold_some_out:
         train, tests = divide(path, every_y, test, groups, "add the arrays x_test and y_test")
     made_by = None if groups is None else np.unique(groups[train], return_inverse=True)[1]
-    return _arranged(path, arrays, (every_x, every_y), (train, tests), classes, made_by, bits)
+    source = _arranged(path, arrays, (every_x, every_y), (train, tests), classes, made_by, bits)
+    if not hold_some_out or len(parts) > 1:
+        return source
+    tested = None if groups is None else torch.from_numpy(np.unique(groups[tests], return_inverse=True)[1])
+    return replace(source, held_out=True, test_groups=tested)
 
 
 def _arranged(

@@ -1,11 +1,12 @@
 """A user's table of numbers, as CSV or Parquet: a column `label`, optionally `split` and `group`, and features."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from tacit.data.sources.arrays import Floats, Labels, Source, hold_out, hold_out_groups, vector_source
 from tacit.data.sources.names import group_numbers, label_numbers, ordered, refuse_unknown
@@ -117,7 +118,10 @@ def _source(path: Path, table: Table, classes: tuple[str, ...], y: Labels, parts
     train, test = parts
     groups = group_numbers([table.groups[row] for row in train])
     pairs = (table.x[train], y[train]), (table.x[test], y[test])
-    return vector_source(str(path), *pairs, classes, table.features, groups)
+    source = vector_source(str(path), *pairs, classes, table.features, groups)
+    held_out = not any(table.test) and len(test) > 0
+    tested = group_numbers([table.groups[row] for row in test]) if held_out else None
+    return replace(source, held_out=held_out, test_groups=None if tested is None else torch.from_numpy(tested))
 
 
 def _read(path: Path) -> Table:

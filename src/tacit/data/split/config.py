@@ -11,6 +11,8 @@ from tacit.errors import TacitError, unknown
 Place = Literal["client", "server", "some", "all"]
 Number = Annotated[int, Field(gt=0)]
 Share = Annotated[float, Field(gt=0, le=1)]
+Part = Annotated[float, Field(gt=0, lt=1)]
+Folds = Annotated[int, Field(ge=2)]
 Amount = Annotated[float, Field(ge=0)]
 Bits = Annotated[int, Field(ge=8, le=16)]
 
@@ -47,6 +49,9 @@ class DataConfig:
     labeled_clients: Share = 0.1  # fraction of clients with labels, for labels = "some"
     unknown_classes: Classes = None  # the last N classes, or these names: never labeled, and not the model's
     validation: Annotated[int, Field(ge=0)] = 0  # labeled samples the server holds out for validation
+    hold_out: Part | None = None  # share of its labels that a client with labels holds out, to count right answers
+    folds: Folds | None = None  # cross-validation: parts of the labels, each held out in turn by a run of its own
+    fold: Annotated[int, Field(ge=0)] | None = None  # the part that this run holds out as its test set, from 0
     shared: Annotated[int, Field(ge=0)] = 0  # labeled samples that every client gets a copy of
     stream_steps: Number = 1  # steps in which a client's unlabeled samples arrive; 1: all are there from the start
     rounds_per_step: Number = 10  # rounds between two of these steps

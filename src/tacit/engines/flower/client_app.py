@@ -9,6 +9,7 @@ from flwr.clientapp import ClientApp
 
 from tacit.engines import failures
 from tacit.engines.client import LOCAL_ACCURACY, run_client
+from tacit.engines.counts import CountDown
 from tacit.engines.flower.messages import (
     NodeInfo,
     RunInfo,
@@ -40,6 +41,7 @@ class Workspace:
     store: MemoryStore | None = None
     permit: Callable[[object], None] = _anything  # raises if the node does not let an upload leave
     shares_scores: bool = False  # whether the owner lets scores on held-out samples leave
+    counts: bool = True  # whether the owner lets counts of right labels among those held out leave
     evaluates: bool = True  # whether the client's own model may be evaluated too, if the server asks
     keep_accuracy: Callable[[int, float], None] | None = None  # gets round and accuracy of its own model; stays there
 
@@ -152,6 +154,8 @@ def _work(content: RecordDict, context: Context, open_workspace: OpenWorkspace, 
 
 def _trained(workspace: Workspace, round: int, client: int, task: ClientTask) -> ClientResult:
     """The result of a client's work; the accuracy of its own model is in it only if the node lets it leave."""
+    if isinstance(task.down, CountDown) and not workspace.counts:
+        return ClientResult(None, None, {})
     leaves, keep = task.evaluate and workspace.evaluates, workspace.keep_accuracy
     result = run_client(workspace.job, round, client, replace(task, evaluate=leaves or keep is not None))
     if keep is not None and LOCAL_ACCURACY in result.metrics:
