@@ -20,7 +20,9 @@ from tacit.deploy.settings import Hub
 from tacit.deploy.site import introduce, open_workspace
 from tacit.engines.flower import ClientNodes, GridClient, NodeInfo, client_app
 from tacit.errors import TacitError
+from tacit.runs import auto
 from tacit.runs import config as configs
+from tacit.runs.auto import Seen
 from tacit.runs.directory import RunDirectory
 from tacit.runs.experiment import Experiment
 from tests.deploy import places
@@ -276,3 +278,27 @@ def test_a_new_run_needs_a_config(hub: HubDirectory) -> None:
     grid: Any = None
     with refused("hub.no-run-given"):
         hubs.main(grid, {"hub": str(hub.path), "run": "", "config": ""})
+
+
+def test_auto_decides_by_what_sites_have_declared(hub: HubDirectory, tmp_path: Path) -> None:
+    for name in ("north", "south"):
+        add_site(hub, name, tmp_path)
+    config = tmp_path / "run.toml"
+    data = {"name": str(write_images(tmp_path / "data.npz")), "labels": "server", "partition": "sites"}
+    config.write_text(tomli_w.dumps({"method": {"name": "auto"}, "data": data | {"augment": "gentle"}}))
+    first: list[str] = []
+    assert hubs.load_config(hub, config, {}, first.append).train.epochs == 3
+    assert any(line.startswith("sites    north, south: not counted") for line in first)
+    run = hub.runs_folder / "before"
+    run.mkdir(parents=True)
+    said = {"refusal": "", "version": "0"}
+    sites: dict[str, Any] = {"north": {"samples": 400, "labeled": 0}, "south": {"samples": 800, "labeled": 0}}
+    RunDirectory(run).write_note("introductions.json", {name: said | each for name, each in sites.items()})
+    assert hubs.declarations(hub) == {"north": (400, 0), "south": (800, 0)}
+    lines: list[str] = []
+    made = hubs.load_config(hub, config, {}, lines.append)
+    assert made.train.epochs == auto.epochs(Seen(120, 0, 0, 1200, (400, 800)), made.train.batch)
+    assert "1,200 unlabeled at sites that declare 400 to 800 samples" in lines[0]
+    assert not any(line.startswith("sites") for line in lines)
+    path = hubs.write_federation_file(hub, config, {})
+    assert '"auto"' not in path.read_text()

@@ -13,7 +13,7 @@ from rich.table import Table
 from tacit.cli.options import From, Open, Port
 from tacit.errors import TacitError
 from tacit.runs.directory import RunDirectory
-from tacit.runs.progress import say
+from tacit.runs.progress import say, say_wrapped
 
 if TYPE_CHECKING:
     from tacit.deploy.hub_directory import HubDirectory
@@ -124,7 +124,7 @@ def describe(config: Config, set: Set = None, hub: Folder = HERE) -> None:
     from tacit.deploy.hub import write_federation_file
     from tacit.runs import config as configs
 
-    path = write_federation_file(directory, config, configs.assignments(set))
+    path = write_federation_file(directory, config, configs.assignments(set), say_wrapped)
     say(f"{path}: give it to every site, for `tacit site check`.")
 
 
@@ -136,7 +136,7 @@ def run(config: Config, set: Set = None, hub: Folder = HERE) -> None:
     from tacit.runs import config as configs
 
     directory.require_running()
-    _run_to_end(directory, create_run(directory, config, configs.assignments(set)))
+    _run_to_end(directory, create_run(directory, config, configs.assignments(set), notify=say_wrapped))
 
 
 @app.command()

@@ -19,6 +19,7 @@ from tacit.engines.memory import VERSION_BYTES
 from tacit.errors import TacitError
 from tacit.formatting import printable
 from tacit.runs import config as configs
+from tacit.runs.auto import AUTO, Declared
 from tacit.runs.build import build_data, refuse_missing_labels
 from tacit.runs.config import Config
 from tacit.runs.directory import RunDirectory
@@ -35,6 +36,7 @@ IDENTIFY_SECONDS = 120.0  # a node may take this long to identify itself
 DEADLINE = 3600.0  # seconds for a site's reply, if the config has none: a silent site does not stop the others for ever
 NOTICE_SECONDS = 3.0  # before the hub says whom it waits for
 Notify = Callable[[str], None]  # shows a line to a person
+UNDECLARED = "not counted: a site says how many samples and labels it has when it joins a run"
 
 
 @dataclass(frozen=True)
@@ -60,12 +62,37 @@ class Sites:
         directory.write_sites(asdict(self))
 
 
-def load_config(hub: HubDirectory, config: Path, changes: Mapping[str, Any]) -> Config:
-    """A config with one client per site of the hub; `auto` decides by the hub's own data."""
+def declarations(hub: HubDirectory) -> dict[str, Declared]:
+    """What each site that may take part said about its samples when it last joined a run of this hub."""
+    expected, found = hub.expected_sites, dict[str, Declared]()
+    notes = sorted(hub.runs_folder.glob(f"*/{INTRODUCTIONS}"), key=lambda path: path.stat().st_mtime)
+    for path in notes:
+        for name, said in (RunDirectory(path.parent).read_note(INTRODUCTIONS) or {}).items():
+            if not said["refusal"] and said["samples"] and (expected is None or name in expected):
+                found[name] = Declared(said["samples"], said["labeled"])
+    return dict(sorted(found.items()))
+
+
+def load_config(
+    hub: HubDirectory, config: Path, changes: Mapping[str, Any], notify: Notify = lambda line: None
+) -> Config:
+    """A config with one client per site of the hub.
+
+    `auto` decides by the hub's own data and by what the sites have declared, and `notify` gets its reasons. Sites only
+    see what it decided.
+    """
     tree, sites = configs.read(config), hub.expected_sites
     if sites and isinstance(tree.setdefault("data", {}), dict):
         tree["data"].setdefault("clients", len(sites))
-    made = resolve(changes, tree, default=configs.DEFAULT_METHOD).config
+    declared = declarations(hub)
+    resolved = resolve(changes, tree, default=configs.DEFAULT_METHOD, sites=[*declared.values()])
+    made = resolved.config
+    for line in resolved.lines:
+        notify(line)
+    if resolved.name == AUTO and made.data.at_sites:
+        missing = ", ".join(name for name in sites or () if name not in declared)
+        if missing or not declared:
+            notify(f"sites    {missing or 'all'}: {UNDECLARED}")
     if sites and made.data.clients != len(sites):
         raise TacitError(
             f"the config has {made.data.clients} clients and the hub {len(sites)} sites ({', '.join(sites)})",
@@ -80,9 +107,15 @@ def load_config(hub: HubDirectory, config: Path, changes: Mapping[str, Any]) -> 
     return made
 
 
-def create_run(hub: HubDirectory, config: Path, changes: Mapping[str, Any], folder: Path | None = None) -> Path:
+def create_run(
+    hub: HubDirectory,
+    config: Path,
+    changes: Mapping[str, Any],
+    folder: Path | None = None,
+    notify: Notify = lambda line: None,
+) -> Path:
     """A new run of a config in its own folder; an impossible run is refused before anything is written."""
-    made = load_config(hub, config, changes)
+    made = load_config(hub, config, changes, notify)
     if folder:
         return _with_secret(Experiment.create(made, folder))
     with fresh(f"{made.method_name}-{config.stem}", hub.runs_folder) as free:
@@ -184,9 +217,11 @@ def run_info(config: Config, spec: FederationSpec, run: str, split: Split) -> di
     return described | {"version": __version__, "schema": SCHEMA, "split": split.hash()}
 
 
-def write_federation_file(hub: HubDirectory, config: Path, changes: Mapping[str, Any]) -> Path:
+def write_federation_file(
+    hub: HubDirectory, config: Path, changes: Mapping[str, Any], notify: Notify = lambda line: None
+) -> Path:
     """Write what sites need to check their data before a run of this config."""
-    made = load_config(hub, config, changes)
+    made = load_config(hub, config, changes, notify)
     path = hub.path / "federation.toml"
     spec = FederationSpec.of(federate(*build_data(made), made.data))
     write_durably(path, federation_toml(made, spec).encode())

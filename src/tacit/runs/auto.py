@@ -4,14 +4,17 @@ What comes out is an ordinary, complete config, and lines with the reasons. Sett
 numbers follow the page of the method anchor, which says where they were measured.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
+
+from torch import Tensor
 
 from tacit import nets
 from tacit.data import sources
 from tacit.data.federate import federate
+from tacit.data.folds import with_all_labels
 from tacit.data.sources import Source
 from tacit.data.split.config import DataConfig
 from tacit.data.unknown import with_unknown
@@ -32,10 +35,18 @@ LEAST = 10  # steps of a visit to a client with few samples
 KEPT = 0.75  # share of its samples that a client without labels usually trains on
 EPOCHS = 10  # at most
 GUARDED_FROM, HELD_OUT = 100, 5  # labels from which on one in five is held out
+TESTED_FROM, FOLDS = 1000, 5  # labels from which on a fifth of them is a good test set; parts for cross-validation
 RATE = {"train.lr": 0.03, "train.schedule": "cosine"}
 SERVER = {"server.steps": 28, "server.lr": 0.01}  # an epoch over few labels is few steps, so they are counted
 
 Settings = dict[str, Any]
+
+
+class Declared(NamedTuple):
+    """What a site says about its samples: how many there are, and how many of them show a label."""
+
+    samples: int
+    labeled: int
 
 
 @dataclass(frozen=True)
@@ -64,8 +75,21 @@ class Seen:
 
     @property
     def sites(self) -> bool:
-        """Whether clients hold samples that are not here."""
+        """Whether clients hold samples that are not here, and of which nothing is known."""
         return not self.sizes
+
+    def with_declared(self, sites: Sequence[Declared]) -> "Seen":
+        """The same with what sites say about themselves."""
+        if not sites:
+            return self
+        labels = [site.labeled for site in sites]
+        return replace(
+            self,
+            at_clients=sum(labels),
+            labeled_clients=sum(count > 0 for count in labels),
+            unlabeled=sum(site.samples - site.labeled for site in sites),
+            sizes=tuple(site.samples for site in sites),
+        )
 
 
 @dataclass(frozen=True)
@@ -77,10 +101,15 @@ class Decided:
     source: Source
 
 
-def decide(given: Mapping[str, Any], base: Mapping[str, Any], tell: Callable[[str], None] | None = None) -> Decided:
+def decide(
+    given: Mapping[str, Any],
+    base: Mapping[str, Any],
+    tell: Callable[[str], None] | None = None,
+    sites: Sequence[Declared] = (),
+) -> Decided:
     """Decide what neither the options nor the file give; refuses what a run would refuse.
 
-    `tell` gets a line before something that takes long.
+    `tell` gets a line before something that takes long. `sites` is what the sites of a hub have declared.
     """
     tree = configs.without_listing({name: value for name, value in base.items() if name != "method"})
     options = {name: value for name, value in given.items() if name not in ("method", "method.name")}
@@ -94,11 +123,13 @@ def decide(given: Mapping[str, Any], base: Mapping[str, Any], tell: Callable[[st
     start = pretrained_choice.choose(first, source, fixed)
     net = start.settings or _of_net(first, source)
     decisions: Settings = {"method.name": METHOD} | _of_data(first.data, source) | net
+    if first.protect.silences_clients:
+        decisions.pop("data.hold_out", None)
     config = config_with(decisions)
     if config.data.size != first.data.size:
         source = sources.load(config.data.name, *config.data.reading)
     federation = federate(*build_data(config, source), config.data)
-    seen, views = Seen.of(federation), None
+    seen, views = Seen.of(federation).with_declared(sites if config.data.at_sites else ()), None
     unmeasured = "given"
     if "data.augment" not in fixed:
         labeled = _labels(federation)
@@ -107,7 +138,7 @@ def decide(given: Mapping[str, Any], base: Mapping[str, Any], tell: Callable[[st
         views = choose_views(federation, labeled, config.data, Streams(config.seed))
         unmeasured = not_measurable(federation, labeled) or "a short training does not learn the labels with it"
     decisions |= {"method.name": _method(seen), "rounds": ROUNDS} | _of_training(seen, config)
-    decisions |= _of_selection(federation)
+    decisions |= _of_selection(federation, config.data)
     decisions |= {"data.augment": views.best} if views else {}
     config = config_with(decisions)
     why = str(views) if views else f"{config.data.augment} ({unmeasured})"
@@ -127,19 +158,36 @@ def with_labels_present(config: Config) -> tuple[Config, Source]:
 
 def _of_data(data: DataConfig, source: Source) -> Settings:
     """The labels present are the budget of the user's own data, if some of it has none."""
-    known = source.y != UNLABELED
-    needs_number = data.labels in ("server", "client") and not data.budget and not data.at_sites
-    if not needs_number or bool(known.all()) or not sources.is_path(data.name):
+    needs_number = data.labels in ("server", "client")
+    if data.budget or data.at_sites or not sources.is_path(data.name):
         return {}
-    labels = with_unknown(source, data.unknown_classes)
-    return {"data.label_fraction": 1.0} | _of_guard(data, int((known & (labels.y < len(labels.classes))).sum()))
+    if needs_number and bool((source.y != UNLABELED).all()):
+        return {}
+    folds = _of_folds(data, source)
+    guard = _of_guard(data, len(_shown(data, with_all_labels(source) if folds else source)))
+    return ({"data.label_fraction": 1.0} if needs_number else {}) | folds | guard
+
+
+def _shown(data: DataConfig, source: Source) -> Tensor:
+    """The labels of a source that a model learns from."""
+    found = with_unknown(source, data.unknown_classes)
+    return found.y[(found.y != UNLABELED) & (found.y < len(found.classes))]
 
 
 def _of_guard(data: DataConfig, labels: int) -> Settings:
     """Part of the labels is held out for the guard, if these are enough to tell a collapse from chance."""
-    if data.labels != "server" or labels < GUARDED_FROM:
+    if data.labels == "all" or labels < GUARDED_FROM:
         return {}
-    return {"data.validation": labels // HELD_OUT}
+    return {"data.validation": labels // HELD_OUT} if data.labels == "server" else {"data.hold_out": 1 / HELD_OUT}
+
+
+def _of_folds(data: DataConfig, source: Source) -> Settings:
+    """Labels too few for a test set, or for the guard, are held out in turn."""
+    shown = _shown(data, with_all_labels(source))
+    untested = source.held_out and len(shown) < TESTED_FROM
+    unguarded = data.labels == "server" and len(shown) < GUARDED_FROM
+    folds = min(FOLDS, int(shown.bincount().min())) if len(shown) else 0
+    return {"data.folds": folds} if (untested or unguarded) and folds > 1 and not data.shared else {}
 
 
 def _of_net(config: Config, source: Source) -> Settings:
@@ -163,9 +211,11 @@ def _of_training(seen: Seen, config: Config) -> Settings:
     return RATE | server | few | {"train.epochs": epochs(seen, config.train.batch)}
 
 
-def _of_selection(federation: Federation) -> Settings:
-    """Rounds are guarded against falling below the labels alone, if labels were held out to judge them by."""
-    return {"log.select": "guard"} if len(federation.server.validation) else {}
+def _of_selection(federation: Federation, data: DataConfig) -> Settings:
+    """Rounds are guarded against falling below the labels alone, if labels are held out to judge them by."""
+    server = federation.server
+    held_out = len(server.validation) or data.hold_out is not None or (data.folds and len(server.labeled))
+    return {"log.select": "guard"} if held_out else {}
 
 
 def epochs(seen: Seen, batch: int) -> int:
@@ -194,8 +244,10 @@ def _reasons(config: Config, federation: Federation, seen: Seen, views: str, sta
     yield f"network  {config.net.name}{norm}{start}"
     yield f"steps    {_steps(config, seen)}"
     yield f"views    {views}"
-    if seen.at_server and _method(seen) == METHOD:
-        yield f"guard    {_guard(config, len(federation.server.validation))}"
+    if (seen.at_server or config.log.select == "guard") and _method(seen) == METHOD:
+        yield f"guard    {_guard(config, federation)}"
+    if config.data.folds and not len(federation.test):
+        yield f"test     {config.data.folds} runs, each without a part of the labels, since there are no test samples"
 
 
 def _parts(seen: Seen, config: Config) -> str:
@@ -203,6 +255,9 @@ def _parts(seen: Seen, config: Config) -> str:
     labels = f"{seen.at_server:,} labels at the server" if seen.at_server else at_clients
     if seen.sites:
         return f"{labels if seen.at_server else 'labels at sites'}, other samples at {config.data.clients} sites"
+    if config.data.at_sites:
+        labels = labels.replace("clients", "sites")
+        return f"{labels}, {seen.unlabeled:,} unlabeled at sites that declare {format_range(seen.sizes)} samples"
     return f"{labels}, {seen.unlabeled:,} unlabeled at clients of {format_range(seen.sizes)} samples"
 
 
@@ -214,12 +269,23 @@ def _why(seen: Seen) -> str:
     return "clients learn from their labels, and from confident labels of their own model on the rest"
 
 
-def _guard(config: Config, held_out: int) -> str:
+def _guard(config: Config, federation: Federation) -> str:
     """Whether the run can tell that it is worse than its labels alone."""
-    if not held_out:
+    data, held_out = config.data, len(federation.server.validation)
+    if not held_out and not data.folds and data.hold_out is None:
         return "off: no labels are held out to compare with labels only (--validation N holds some out)"
     if config.log.select != "guard":
         return f"off, since log.select = {config.log.select} is given"
+    if not held_out and data.hold_out is not None:
+        return (
+            f"on: clients hold out {data.hold_out:.0%} of their labels and count which are right, to tell whether it "
+            "is worse than labels only, which is saved then"
+        )
+    if not held_out:
+        return (
+            f"on: {data.folds} runs that each hold out a part of the {len(federation.server.labeled)} labels tell "
+            "whether it is better than labels only, which is saved otherwise"
+        )
     return f"on: {held_out} held-out labels tell whether it is worse than labels only, which is saved then"
 
 

@@ -21,6 +21,9 @@ from tacit.runs.live_table import LiveTable, Row
 from tacit.runs.notices import DIVERGED
 from tacit.runs.planned import Plan, PlannedRun, working
 
+# Rows are compared on the same labels and test samples, so `auto` holds out no others.
+AS_OTHERS = {"data.folds": None, "data.hold_out": None}
+
 _Planned = tuple[Config, Path, str, int]  # folder, method and seed of a run
 
 
@@ -86,7 +89,7 @@ def _label(method: str, seed: int) -> str:
 def _planned(fitted: Fitted, method: str, seed: int) -> Config:
     """The config of one row with one seed; `auto` decides for each seed, since each draws other labels."""
     if method == AUTO:
-        return decide({**fitted.extra, "seed": seed}, fitted.base).config
+        return decide({**AS_OTHERS, **fitted.extra, "seed": seed}, fitted.base).config
     return plan(fitted.base, fitted.extra, method, seed)
 
 

@@ -1,12 +1,12 @@
 """From what a user asks for to one config: `auto`, a method or a bound by name, with the settings that it has."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tacit.data.sources import Source
 from tacit.runs import config as configs
-from tacit.runs.auto import AUTO, decide
+from tacit.runs.auto import AUTO, Declared, decide
 from tacit.runs.bounds import is_bound, plan
 from tacit.runs.central import CENTRAL
 from tacit.runs.config import Config
@@ -31,17 +31,19 @@ def resolve(
     base: Mapping[str, Any] | None = None,
     default: str = AUTO,
     tell: Callable[[str], None] | None = None,
+    sites: Sequence[Declared] = (),
 ) -> Resolved:
     """The config of options, by short or dotted names, on top of the settings of a file; None means "not given".
 
     If the options name another method than the file, it gets the settings of the file that it has. If neither names
-    one, nor sets anything of a method, it is `default`. `tell` gets a line before something that takes long.
+    one, nor sets anything of a method, it is `default`. `tell` gets a line before something that takes long. `sites`
+    is what the sites of a hub have declared, for `auto`.
     """
     base, given = base or {}, {name: value for name, value in options.items() if value is not None}
     asked = next((str(given[name]) for name in METHOD if isinstance(given.get(name), str)), None)
     name = asked or (named_in(base) if _about_methods(base, given) else default)
     if name == AUTO:
-        decided = decide(given, base, tell)
+        decided = decide(given, base, tell, sites)
         return Resolved(decided.config, AUTO, decided.lines, decided.source)
     if is_bound(name):
         others = {key: value for key, value in given.items() if key not in METHOD}
