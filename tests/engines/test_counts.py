@@ -13,7 +13,7 @@ from tacit.engines.counts import CountDown, CountUp
 from tacit.engines.in_process import InProcessTransport
 from tacit.engines.job import ClientResult, ClientTask, Job
 from tacit.engines.judging import Judge
-from tacit.engines.selection import Judged
+from tacit.engines.selection import Judged, Selection
 from tacit.engines.workers import WorkerTransport
 from tacit.learn import Score
 from tacit.params import equal
@@ -94,14 +94,12 @@ def test_the_guard_rejects_rounds_below_what_the_clients_labels_give() -> None:
 
 
 def test_the_guard_saves_labels_only_if_the_last_round_is_below() -> None:
-    job = replace(judged(1.0, select="guard"), reference=Judged(GOOD, -1, 30, 0.0, 30))
-    poor = guard._by_counts(guard.Selection(), job.reference, of_quality(0.0), Score(3, 0.0, 30))  # type: ignore[arg-type]
+    alone = Judged(GOOD, -1, 30, 0.0, 30)
+    poor = guard._by_counts(Selection(), alone, of_quality(0.0), Score(3, 0.0, 30))
     assert poor.what == "labels only"
     assert equal(poor.model, GOOD)
-    level = guard._by_counts(guard.Selection(), job.reference, GOOD, Score(29, 0.0, 30))  # type: ignore[arg-type]
-    assert level.what == "last round"
-    silent = guard._by_counts(guard.Selection(), job.reference, GOOD, Score())  # type: ignore[arg-type]
-    assert "guard was off" in silent.why
+    assert guard._by_counts(Selection(), alone, GOOD, Score(29, 0.0, 30)).what == "last round"
+    assert "guard was off" in guard._by_counts(Selection(), alone, GOOD, Score()).why
 
 
 def test_the_guard_says_why_it_is_off() -> None:

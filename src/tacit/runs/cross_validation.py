@@ -121,7 +121,7 @@ def _crossed(main: "Experiment", job: Job) -> CrossValidated:
     parts = [part.experiment for part in _folds(main)]
     outputs = [predicted for part in parts if (predicted := part.directory.predictions()) is not None]
     scores = _by_round(parts, main.config.rounds)
-    found, shown = CrossValidated(scores), outputs
+    found, shown = CrossValidated(scores), tuple(outputs)
     if len(job.federation.server.labeled) and main.config.log.select == "guard":
         found, shown = _compared(scores, outputs, [part.work for part in parts])
     if not len(job.federation.test) and shown:
@@ -151,7 +151,7 @@ def _by_round(parts: Sequence["Experiment"], rounds: int) -> tuple[Score | None,
 
 def _compared(
     scores: tuple[Score | None, ...], outputs: Sequence[Predictions], jobs: Sequence[Job]
-) -> tuple[CrossValidated, Sequence[Predictions]]:
+) -> tuple[CrossValidated, tuple[Predictions, ...]]:
     """With what labels only give, by the recipe that is best on the labels held out; and the better one's outputs."""
     recipes = jobs[0].selection.recipes
     tries = [[_held_out(job, number) for job in jobs] for number in range(len(recipes))]
@@ -162,9 +162,9 @@ def _compared(
     gained, lost = int((rounds & ~alone).sum()), int((alone & ~rounds).sum())
     found = CrossValidated(scores, replace(totals[best], outputs=()), best, gained, lost)
     if found.helps:
-        return found, outputs
+        return found, tuple(outputs)
     logits = [torch.cat(score.outputs).numpy() for score, _ in tries[best]]
-    return found, [replace(each, logits=shown) for each, shown in zip(outputs, logits, strict=True)]
+    return found, tuple(replace(each, logits=shown) for each, shown in zip(outputs, logits, strict=True))
 
 
 def _held_out(job: Job, number: int) -> tuple[Score, Tensor]:
