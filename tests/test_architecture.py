@@ -36,16 +36,12 @@ MAY_IMPORT = {
     "metrics": "metrics",
     "nets": "discovery errors federation nets params random user_code",
     "method": "federation nets params random",
-    "patches": "params",
     "updates": "nets params",
     "protect": "errors method nets params protect random",
     "learn": "errors federation learn method nets params protect random",
     "objectives": "discovery errors federation learn losses method nets objectives params random",
-    "server_step": "errors params",
-    "aggregation": "learn method params server_step updates",
-    "heads": "aggregation federation learn method nets params updates",
-    "methods": "aggregation errors federation heads learn losses method nets objectives params patches per_client "
-    "random server_step updates",
+    "aggregation": "aggregation errors federation learn method nets params updates",
+    "methods": "aggregation errors federation learn losses method nets objectives params per_client random updates",
     "data": "data discovery errors federation process random storage",
     "engines": "engines errors federation formatting learn method metrics nets params per_client process protect "
     "random storage updates",
@@ -236,7 +232,18 @@ def unnamed_rooms(page: str) -> list[str]:
     rooms = [name for name in MAY_IMPORT if not name.startswith("__")]
     modules = [
         path.stem
-        for room in ("protect", "engines", "inference", "runs", "deploy", "report", "dashboard", "bench", "cli")
+        for room in (
+            "protect",
+            "aggregation",
+            "engines",
+            "inference",
+            "runs",
+            "deploy",
+            "report",
+            "dashboard",
+            "bench",
+            "cli",
+        )
         for path in (PACKAGE / room).glob("*.py")
     ]
     known = set(re.findall(r"`(\w+)/?`", page))
