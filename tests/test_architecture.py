@@ -48,9 +48,8 @@ MAY_IMPORT = {
     "inference": "data errors federation formatting inference learn metrics nets params process random storage",
     "runs": "__version__ data discovery engines errors federation formatting inference learn method methods metrics "
     "nets objectives params process protect random runs storage updates user_code",
-    "report": "engines.record errors formatting metrics report runs.directory runs.folders storage",
-    "dashboard": "dashboard engines.events engines.record errors formatting runs.directory runs.folders runs.planned "
-    "runs.progress runs.round_tail",
+    "report": "engines.record errors formatting metrics report runs.directory storage",
+    "dashboard": "dashboard engines.events engines.record errors formatting runs.directory runs.followers.progress",
     "bench": "__version__ bench data engines.record errors formatting nets process report runs storage",
     "deploy": "__version__ data deploy engines errors federation formatting learn method nets params process protect "
     "random runs storage updates user_code",
@@ -64,8 +63,8 @@ MAY_IMPORT = {
 # package: (the part of tacit the rule is about, the one module or folder in it where the package may be imported)
 FOREIGN = {
     "flwr": ("", "engines.flower"),
-    "tensorboard": ("", "runs.trackers"),
-    "mlflow": ("", "runs.trackers"),
+    "tensorboard": ("", "runs.followers.trackers"),
+    "mlflow": ("", "runs.followers.trackers"),
     "optuna": ("", "runs.tune"),
     "uvicorn": ("", "dashboard.server"),
     "transformers": ("", "nets.hugging_face"),
@@ -227,24 +226,16 @@ def test_the_table_has_no_circle() -> None:
     assert set(order) == set(MAY_IMPORT)
 
 
+DESCRIBED = "protect aggregation engines inference runs deploy report dashboard bench cli"  # module by module
+
+
 def unnamed_rooms(page: str) -> list[str]:
     """Rooms and modules of rooms that a page about them says nothing of; those of other rooms speak for themselves."""
     rooms = [name for name in MAY_IMPORT if not name.startswith("__")]
     modules = [
         path.stem
-        for room in (
-            "protect",
-            "aggregation",
-            "engines",
-            "inference",
-            "runs",
-            "deploy",
-            "report",
-            "dashboard",
-            "bench",
-            "cli",
-        )
-        for path in (PACKAGE / room).glob("*.py")
+        for room in DESCRIBED.split()
+        for path in (PACKAGE / room).glob("**/*.py" if room == "runs" else "*.py")
     ]
     known = set(re.findall(r"`(\w+)/?`", page))
     return sorted(name for name in (*rooms, *modules) if name not in known and name != "__init__")
@@ -315,8 +306,8 @@ def test_the_package_is_found() -> None:
         ("report.page", "from tacit.bench import tables"),
         ("dashboard.board", "from tacit.runs.experiment import Experiment"),
         ("dashboard.board", "from tacit.deploy import hub_watch"),
-        ("runs.trackers", "from tacit.bench import plan"),
-        ("runs.trackers", "from tacit.cli import app"),
+        ("runs.followers.trackers", "from tacit.bench import plan"),
+        ("runs.followers.trackers", "from tacit.cli import app"),
         ("params", "from tacit.errors import TacitError"),
         ("method", "from tacit.methods import fedavg"),
         ("nets", "from tacit.method import Training"),
@@ -355,7 +346,7 @@ def test_a_right_direction_is_let_through(module: str, source: str) -> None:
         ("engines.flower.transport", "from flwr.app import Context", 0),
         ("engines.flower_cli", "from flwr.app import Context", 1),
         ("runs.experiment", "def play():\n    import mlflow", 1),
-        ("runs.trackers", "from tensorboard.summary.writer.record_writer import RecordWriter", 0),
+        ("runs.followers.trackers", "from tensorboard.summary.writer.record_writer import RecordWriter", 0),
         ("report.plots", "from torch import Tensor", 1),
         ("cli.watch", "import uvicorn", 1),
         ("dashboard.server", "import uvicorn", 0),

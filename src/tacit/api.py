@@ -29,12 +29,14 @@ from tacit.report import charts, gains, history, page, plots, tables
 from tacit.report.history import Run
 from tacit.runs import config as configs
 from tacit.runs import experiment as experiments
-from tacit.runs import progress, replay, saved_model
+from tacit.runs import replay
 from tacit.runs.compare import compare as run_all
+from tacit.runs.directory.folders import read_command
 from tacit.runs.experiment import Experiment
 from tacit.runs.extension import extend
-from tacit.runs.folders import read_command
+from tacit.runs.followers import progress
 from tacit.runs.resolve import resolve
+from tacit.runs.result import saved_model
 from tacit.runs.space import as_space
 from tacit.runs.tune import Search, Trial, best_of
 

@@ -16,8 +16,8 @@ from rich.progress import MofNCompleteColumn
 import tacit
 from tacit.dashboard import files
 from tacit.runs import config as configs
-from tacit.runs import progress
 from tacit.runs.experiment import Experiment
+from tacit.runs.followers import progress
 from tests.cli.shell import Shell, code_of, fits
 from tests.toys import images
 

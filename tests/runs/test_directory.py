@@ -13,8 +13,7 @@ import tacit
 from tacit import storage
 from tacit.report import history
 from tacit.runs import config as configs
-from tacit.runs import directory, folders
-from tacit.runs.directory import SCHEMA, RunDirectory, fingerprint
+from tacit.runs.directory import SCHEMA, RunDirectory, fingerprint, folders
 from tacit.runs.experiment import Experiment
 from tests.engines import farm
 from tests.refusals import refused
@@ -74,7 +73,7 @@ def as_version_0_1(folder: Path) -> Path:
     (folder / "run.json").unlink()
     config = RunDirectory(folder).config()
     split = json.loads((folder / "split.json").read_text())
-    split["config"] = directory.fingerprint(config, ("engine", "track"))
+    split["config"] = fingerprint(config, ("engine", "track"))
     (folder / "split.json").write_text(json.dumps(split))
     (folder / "checkpoint" / "state.2").unlink(missing_ok=True)  # in a format that this version does not read
     return folder

@@ -16,7 +16,7 @@ from tacit.report.history import Run
 from tacit.report.html import Line
 from tacit.report.page import about_runs, ending, save
 from tacit.runs.config import flat
-from tacit.runs.folders import write_command
+from tacit.runs.directory.folders import write_command
 
 STORED = "Numbers without a run in this folder are stored results; they appear in the tables only."
 

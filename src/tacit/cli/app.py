@@ -18,8 +18,8 @@ from tacit.cli import bench, exit, hub, lists, site
 from tacit.cli.options import DATA_SETTINGS, SETTINGS, Config, From, Open, Port, Set, with_settings
 from tacit.errors import TacitError
 from tacit.formatting import COLUMNS
-from tacit.runs.folders import fresh
-from tacit.runs.progress import say, say_wrapped
+from tacit.runs.directory.folders import fresh
+from tacit.runs.followers.progress import say, say_wrapped
 
 if TYPE_CHECKING:
     from tacit.runs.experiment import Experiment
@@ -294,7 +294,7 @@ def report(
 ) -> None:
     """Write one self-contained HTML page about the runs, comparisons or benchmarks in folders."""
     from tacit.report import export, history, page
-    from tacit.runs.folders import read_command
+    from tacit.runs.directory.folders import read_command
 
     if format and not plots:
         raise TacitError("--format applies to --plots", "add --plots FOLDER", code="cli.format-without-plots")
@@ -461,7 +461,7 @@ def _describe_data(experiment: "Experiment") -> None:
 
 def _run(experiment: "Experiment", quiet: bool, as_json: bool) -> None:
     """Run an experiment to its end and print its result; on Ctrl-C, print how to continue."""
-    from tacit.runs import progress
+    from tacit.runs.followers import progress
 
     def how_far() -> str:
         return f" after round {experiment.finished_rounds()} of {experiment.job.rounds}"

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from tacit.cli import lists
 from tacit.errors import TacitError, notice_renamed
-from tacit.runs.progress import say
+from tacit.runs.followers.progress import say
 
 if TYPE_CHECKING:
     from tacit.bench.plan import Cell
@@ -73,7 +73,7 @@ def run(
     from tacit.bench import plan, runner, spec, tables
     from tacit.bench import results as stored
     from tacit.runs import config as configs
-    from tacit.runs.planned import working
+    from tacit.runs.directory.planned import working
 
     if side_by_side is not None:
         notice_renamed("--side-by-side", "--jobs")

@@ -13,8 +13,8 @@ from rich.markup import escape
 from tacit.report import page, plots, tables
 from tacit.report.history import Run, load
 from tacit.runs.compare import run_once
-from tacit.runs.folders import safe
-from tacit.runs.progress import say
+from tacit.runs.directory.folders import safe
+from tacit.runs.followers.progress import say
 from tacit.runs.resolve import resolve
 
 COMMON: dict[str, Any] = {

@@ -13,7 +13,7 @@ from rich.table import Table
 from tacit.cli.options import From, Open, Port
 from tacit.errors import TacitError
 from tacit.runs.directory import RunDirectory
-from tacit.runs.progress import say
+from tacit.runs.followers.progress import say
 
 if TYPE_CHECKING:
     from tacit.deploy.hub_directory import HubDirectory

@@ -10,8 +10,8 @@ from typing import Any
 from tacit.dashboard.finder import Finder, Found
 from tacit.dashboard.followed import FollowedRun
 from tacit.dashboard.groups import Group, label_searches, place_of, planned_runs
-from tacit.runs import planned
-from tacit.runs.planned import Plan
+from tacit.runs.directory import planned
+from tacit.runs.directory.planned import Plan
 
 TICK = 0.4  # seconds between two looks at the runs
 SEARCH = 1.6  # between two searches for runs

@@ -8,7 +8,7 @@ from tacit.dashboard import files
 from tacit.dashboard.followed import FollowedRun
 from tacit.errors import TacitError
 from tacit.formatting import printable
-from tacit.runs.folders import read_command
+from tacit.runs.directory.folders import read_command
 
 CLIENTS, CLASSES = 100, 100  # that the table of who holds what shows
 LONGEST = 200_000  # characters of a text
@@ -96,7 +96,7 @@ def _left_out(run: FollowedRun) -> list[str]:
 
 
 def _choice(run: FollowedRun) -> str:
-    from tacit.runs.progress import choice_line
+    from tacit.runs.followers.progress import choice_line
 
     try:
         return printable(choice_line(run.last)) if run.last is not None else ""

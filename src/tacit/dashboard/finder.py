@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tacit.runs import planned
+from tacit.runs.directory import planned
 
 DEEPEST = 8  # folders below a root
 MOST = 20_000  # folders that are looked at

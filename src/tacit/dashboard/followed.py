@@ -12,9 +12,9 @@ from tacit.engines.events import RoundProgress
 from tacit.engines.record import RoundRecord
 from tacit.errors import TacitError
 from tacit.formatting import printable
-from tacit.runs import progress
 from tacit.runs.directory import RunDirectory
-from tacit.runs.round_tail import RoundTail
+from tacit.runs.directory.round_tail import RoundTail
+from tacit.runs.followers import progress
 
 WATCHED = (
     "config.toml", "round.json", "error.json", "notices.json", "end.json", "sites.json", "checkpoint/latest.json",

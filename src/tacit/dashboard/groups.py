@@ -7,8 +7,8 @@ from typing import Any
 
 from tacit.dashboard.followed import FollowedRun, id_of
 from tacit.formatting import printable
-from tacit.runs import planned
-from tacit.runs.planned import Plan
+from tacit.runs.directory import planned
+from tacit.runs.directory.planned import Plan
 
 NOTES = {"cell.json": (2, "benchmark"), "tune.json": (1, "search")}  # in a run's folder: how far up the group is
 

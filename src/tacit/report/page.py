@@ -17,7 +17,7 @@ from tacit.report.history import Run, by_group, by_label, evaluated
 from tacit.report.html import Line
 from tacit.report.tables import Summary
 from tacit.runs.directory import RunDirectory
-from tacit.runs.folders import write_command
+from tacit.runs.directory.folders import write_command
 from tacit.storage import replacing
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from tacit.protect import rules
 from tacit.protect.config import Protection
 from tacit.runs import full_config, toml_file
 from tacit.runs.directory import Fingerprints, fingerprint
-from tacit.runs.net_config import NetConfig, completed
+from tacit.runs.net.config import NetConfig, completed
 from tacit.runs.registry import build_method, renamed
 from tacit.runs.settings import check
 

@@ -32,13 +32,15 @@ from tacit.metrics.predictions import Predictions
 from tacit.params import Params
 from tacit.process import default_workers, one_thread
 from tacit.runs import config as configs
-from tacit.runs import notices, round_file, saved_model, simulation, trackers
+from tacit.runs import simulation
 from tacit.runs.build import build_job
-from tacit.runs.card import card
 from tacit.runs.config import Config, EngineConfig, TrackConfig
 from tacit.runs.directory import RoundLog, RunDirectory, fingerprint
-from tacit.runs.feature_cache import with_cached_features
+from tacit.runs.followers import notices, round_file, trackers
+from tacit.runs.net.feature_cache import with_cached_features
 from tacit.runs.protection import protection_notes
+from tacit.runs.result import saved_model
+from tacit.runs.result.card import card
 from tacit.storage import DiskError
 
 LARGEST = 1 << 24  # numbers that the outputs on the test set may have to be saved

@@ -28,8 +28,8 @@ from tacit.random import Streams
 from tacit.runs import config as configs
 from tacit.runs.config import Config
 from tacit.runs.directory import RunDirectory, fingerprint
+from tacit.runs.directory.planned import Plan, PlannedRun, working
 from tacit.runs.experiment import Experiment
-from tacit.runs.planned import Plan, PlannedRun, working
 from tacit.runs.space import Range, Space
 from tacit.storage import DiskError, on_disk, write_durably
 

@@ -12,7 +12,7 @@ from tacit.method import Count, Positive
 from tacit.nets import weights
 from tacit.nets.start import NONE, Start, Trains
 from tacit.nets.weights import Published
-from tacit.runs.net_options import as_settings
+from tacit.runs.net.options import as_settings
 
 HF = "hf"
 

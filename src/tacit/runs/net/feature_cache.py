@@ -25,7 +25,7 @@ from tacit.nets.border import UpperNet, border_of
 from tacit.process import cores, one_thread, use_one_thread
 from tacit.random import Streams
 from tacit.runs.config import Config
-from tacit.runs.net_config import NetConfig
+from tacit.runs.net.config import NetConfig
 
 PART = 16  # images that pass through at once; fixed, since the last bits may depend on it
 FOLDER = "features"
