@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tacit.runs.directory import layout
+
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "tacit"
 
@@ -95,6 +97,15 @@ ODD = re.compile(
     r"|\btold\b|\bnobody\b|\bheard\b|\bhears?\b|\bgoes on\b|\bis said\b",
     re.IGNORECASE,
 )
+
+RUN_FILES = {name for name in vars(layout).values() if isinstance(name, str) and Path(name).suffix}
+# Defaults that a user reads in a signature; a file of weights; a file of Flower's.
+MAY_NAME = {
+    "__init__": ("report.html",),
+    "api": ("report.html",),
+    "nets.weights": ("model.safetensors",),
+    "deploy.hub_directory": ("config.toml",),
+}
 
 EMPTY_NAMES = {"utils", "core", "base", "common", "helpers"}
 
@@ -276,6 +287,18 @@ def test_the_source_is_in_plain_english() -> None:
     assert {name: words for name, source in modules().items() if (words := odd_words(source))} == {}
 
 
+def named_files(module: str, source: str) -> list[str]:
+    """Files of a run's folder that a module outside runs/directory calls by name."""
+    if within(module, "runs.directory"):
+        return []
+    constants = {node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)}
+    return sorted({name for name in RUN_FILES if name in constants} - set(MAY_NAME.get(module, ())))
+
+
+def test_only_the_run_directory_names_its_files() -> None:
+    assert {name: files for name, source in modules().items() if (files := named_files(name, source))} == {}
+
+
 def test_the_package_is_found() -> None:
     assert {"params", "random", "method", "methods"} <= modules().keys()
 
@@ -368,6 +391,19 @@ def test_a_misplaced_package_is_seen(module: str, source: str, wrong: int) -> No
 )
 def test_an_error_without_a_code_is_seen(source: str, wrong: int) -> None:
     assert len(errors_without_code(source)) == wrong
+
+
+@pytest.mark.parametrize(
+    "module, source, wrong",
+    [
+        ("dashboard.details", "text = (folder / 'config.toml').read_text()", ["config.toml"]),
+        ("runs.directory.layout", "CONFIG = 'config.toml'", []),
+        ("dashboard.details", "'config.toml is the config'", []),
+        ("api", "def report(out='report.html'): read('run.json')", ["run.json"]),
+    ],
+)
+def test_a_file_of_a_run_called_by_name_is_seen(module: str, source: str, wrong: list[str]) -> None:
+    assert named_files(module, source) == wrong
 
 
 def test_an_odd_word_is_seen() -> None:

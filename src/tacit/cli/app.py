@@ -18,6 +18,7 @@ from tacit.cli import bench, exit, hub, lists, site
 from tacit.cli.options import DATA_SETTINGS, SETTINGS, Config, From, Open, Port, Set, with_settings
 from tacit.errors import TacitError
 from tacit.formatting import COLUMNS
+from tacit.runs.directory import layout
 from tacit.runs.directory.folders import fresh
 from tacit.runs.followers.progress import say, say_wrapped
 
@@ -214,7 +215,7 @@ def compare(
     if note := gains.sentence(runs):
         console.print(note, highlight=False, markup=False)
     page.write_with_command([*runs, *ended], folder, shlex.join(["tacit", *sys.argv[1:]]))
-    say(f"report: {folder / 'report.html'}", console)
+    say(f"report: {folder / layout.REPORT}", console)
 
 
 @app.command()

@@ -79,7 +79,7 @@ class Board:
     def _newest_first(self) -> list[FollowedRun]:
         """All runs that exist, those whose log changed last in front: reading thousands of rounds takes a while."""
         there = [run for run in self.runs.values() if not run.planned_only]
-        return sorted(there, key=lambda run: run.log_changed, reverse=True)
+        return sorted(there, key=lambda run: run.directory.log_changed(), reverse=True)
 
     def _arrange(self, found: Found) -> None:
         """Take in what a search found: new runs and groups, and those that are gone."""
