@@ -215,6 +215,8 @@ def make(tree: Mapping[str, Any]) -> Config:
             sections[name] = kind(**check(kind, given, name))
     plain = {name: value for name, value in tree.items() if name not in sections}
     config = Config(**sections, **check(Config, plain, ""))
+    if "name" not in tree.get("net", {}):
+        config = replace(config, net=replace(config.net, name=sources.kind_of(config.data.name).suggested_net))
     config = replace(
         config,
         method={"name": DEFAULT_METHOD} | config.method,
