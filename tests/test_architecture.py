@@ -102,7 +102,7 @@ RUN_FILES = {name for name in vars(layout).values() if isinstance(name, str) and
 # Defaults that a user reads in a signature; a file of weights; a file of Flower's.
 MAY_NAME = {
     "__init__": ("report.html",),
-    "api": ("report.html",),
+    "api.results": ("report.html",),
     "nets.weights": ("model.safetensors",),
     "deploy.hub_directory": ("config.toml",),
 }
@@ -399,7 +399,7 @@ def test_an_error_without_a_code_is_seen(source: str, wrong: int) -> None:
         ("dashboard.details", "text = (folder / 'config.toml').read_text()", ["config.toml"]),
         ("runs.directory.layout", "CONFIG = 'config.toml'", []),
         ("dashboard.details", "'config.toml is the config'", []),
-        ("api", "def report(out='report.html'): read('run.json')", ["run.json"]),
+        ("__init__", "def report(out='report.html'): read('run.json')", ["run.json"]),
     ],
 )
 def test_a_file_of_a_run_called_by_name_is_seen(module: str, source: str, wrong: list[str]) -> None:

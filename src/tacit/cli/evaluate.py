@@ -17,6 +17,41 @@ if TYPE_CHECKING:
 FORMS = (".json", ".csv")
 
 
+def evaluate(
+    run: Path,
+    data: str | None,
+    positive: str | None,
+    seed: int,
+    out: Path | None,
+    console: Console,
+    *,
+    clients: bool,
+    membership: bool,
+    import_net: bool,
+) -> None:
+    """Print how good the model is on its own test samples or on others, and note it with the run."""
+    check_output(out)
+    if membership:
+        if clients or positive:
+            problem = "--membership goes with --data, --seed and --out only"
+            raise TacitError(problem, "leave out the other options", code="evaluate.membership-alone")
+        attack(run, data, seed, out, console, import_net=import_net)
+        return
+    if clients and data:
+        raise TacitError("--clients has its own data", "leave out --data", code="evaluate.data-and-clients")
+    if clients:
+        found = of_clients(run, positive, seed)
+    elif data:
+        found = of_samples(run, data, positive, seed, import_net=import_net)
+    else:
+        found = of_test_samples(run, positive, seed)
+    show(found, out, console)
+    if clients or data:
+        save(found, run)
+    else:
+        add_to_card(found, run)
+
+
 def check_output(out: Path | None) -> None:
     """Refuse a file of another form before anything is computed."""
     if out is not None and out.suffix.lower() not in FORMS:
@@ -63,7 +98,7 @@ def of_samples(run: Path, data: str, positive: str | None, seed: int, *, import_
     return evaluate(model, data, positive=class_number(model.classes, positive), seed=seed)
 
 
-def membership(run: Path, data: str | None, seed: int, out: Path | None, console: Console, *, import_net: bool) -> None:
+def attack(run: Path, data: str | None, seed: int, out: Path | None, console: Console, *, import_net: bool) -> None:
     """Attack the model: print how well its training samples can be recognised, and add it to the run's card."""
     from tacit.runs.result import card, saved_model
     from tacit.runs.result import membership as attacks

@@ -18,8 +18,9 @@ from typing import Any
 
 from tacit.engines.record import RoundRecord
 from tacit.errors import TacitError
-from tacit.runs.config import OUTCOME, Config, Role, TrackConfig, flat
+from tacit.runs.config import OUTCOME, Config, Role, flat
 from tacit.runs.directory import RunDirectory, layout
+from tacit.runs.sections import TrackConfig
 
 EXPERIMENT = "tacit"  # the experiment that holds all runs in MLflow
 NOTE = layout.MLFLOW
