@@ -31,4 +31,4 @@ def from_plain(plain: Mapping[str, Any], classes: tuple[str, ...]) -> Inputs:
     kind = kind_of(plain)
     values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()}
     values = {name: value for name, value in values.items() if name not in kind.marks}
-    return kind(**values, **({"alphabet": classes} if kind.reads_classes else {}))
+    return kind(**values | ({"alphabet": classes} if kind.reads_classes else {}))
