@@ -19,10 +19,10 @@ from tacit.federation import UNLABELED, Federation, Samples
 from tacit.formatting import format_range
 from tacit.random import Streams
 from tacit.runs import config as configs
-from tacit.runs import pretrained_choice
 from tacit.runs.build import build_data
+from tacit.runs.choices import pretrained as pretrained_choice
+from tacit.runs.choices.views import choose_views, is_slow, not_measurable
 from tacit.runs.config import Config
-from tacit.runs.view_choice import choose_views, is_slow, not_measurable
 
 AUTO, METHOD = "auto", "anchor"  # the word, and what it stands for wherever a sample has no label
 VERSION = 3  # raise it when other decisions follow from the same data: stored results of `auto` are void then
