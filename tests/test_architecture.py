@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tacit.runs.directory import layout
+
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "tacit"
 
@@ -36,25 +38,20 @@ MAY_IMPORT = {
     "metrics": "metrics",
     "nets": "discovery errors federation nets params random user_code",
     "method": "federation nets params random",
-    "patches": "params",
     "updates": "nets params",
     "protect": "errors method nets params protect random",
     "learn": "errors federation learn method nets params protect random",
     "objectives": "discovery errors federation learn losses method nets objectives params random",
-    "server_step": "errors params",
-    "aggregation": "learn method params server_step updates",
-    "heads": "aggregation federation learn method nets params updates",
-    "methods": "aggregation errors federation heads learn losses method nets objectives params patches per_client "
-    "random server_step updates",
+    "aggregation": "aggregation errors federation learn method nets params updates",
+    "methods": "aggregation errors federation learn losses method nets objectives params per_client random updates",
     "data": "data discovery errors federation process random storage",
     "engines": "engines errors federation formatting learn method metrics nets params per_client process protect "
     "random storage updates",
     "inference": "data errors federation formatting inference learn metrics nets params process random storage",
     "runs": "__version__ data discovery engines errors federation formatting inference learn method methods metrics "
     "nets objectives params process protect random runs storage updates user_code",
-    "report": "engines.record errors formatting metrics report runs.directory runs.folders storage",
-    "dashboard": "dashboard engines.events engines.record errors formatting runs.directory runs.folders runs.planned "
-    "runs.progress runs.round_tail",
+    "report": "engines.record errors formatting metrics report runs.directory storage",
+    "dashboard": "dashboard engines.events engines.record errors formatting runs.directory runs.followers.progress",
     "bench": "__version__ bench data engines.record errors formatting nets process report runs storage",
     "deploy": "__version__ data deploy engines errors federation formatting learn method nets params process protect "
     "random runs storage updates user_code",
@@ -68,8 +65,8 @@ MAY_IMPORT = {
 # package: (the part of tacit the rule is about, the one module or folder in it where the package may be imported)
 FOREIGN = {
     "flwr": ("", "engines.flower"),
-    "tensorboard": ("", "runs.trackers"),
-    "mlflow": ("", "runs.trackers"),
+    "tensorboard": ("", "runs.followers.trackers"),
+    "mlflow": ("", "runs.followers.trackers"),
     "optuna": ("", "runs.tune"),
     "uvicorn": ("", "dashboard.server"),
     "transformers": ("", "nets.hugging_face"),
@@ -100,6 +97,15 @@ ODD = re.compile(
     r"|\btold\b|\bnobody\b|\bheard\b|\bhears?\b|\bgoes on\b|\bis said\b",
     re.IGNORECASE,
 )
+
+RUN_FILES = {name for name in vars(layout).values() if isinstance(name, str) and Path(name).suffix}
+# Defaults that a user reads in a signature; a file of weights; a file of Flower's.
+MAY_NAME = {
+    "__init__": ("report.html",),
+    "api.results": ("report.html",),
+    "nets.weights": ("model.safetensors",),
+    "deploy.hub_directory": ("config.toml",),
+}
 
 EMPTY_NAMES = {"utils", "core", "base", "common", "helpers"}
 
@@ -231,13 +237,16 @@ def test_the_table_has_no_circle() -> None:
     assert set(order) == set(MAY_IMPORT)
 
 
+DESCRIBED = "protect aggregation engines inference runs deploy report dashboard bench cli"  # module by module
+
+
 def unnamed_rooms(page: str) -> list[str]:
     """Rooms and modules of rooms that a page about them says nothing of; those of other rooms speak for themselves."""
     rooms = [name for name in MAY_IMPORT if not name.startswith("__")]
     modules = [
         path.stem
-        for room in ("protect", "engines", "inference", "runs", "deploy", "report", "dashboard", "bench", "cli")
-        for path in (PACKAGE / room).glob("*.py")
+        for room in DESCRIBED.split()
+        for path in (PACKAGE / room).glob("**/*.py" if room == "runs" else "*.py")
     ]
     known = set(re.findall(r"`(\w+)/?`", page))
     return sorted(name for name in (*rooms, *modules) if name not in known and name != "__init__")
@@ -278,6 +287,18 @@ def test_the_source_is_in_plain_english() -> None:
     assert {name: words for name, source in modules().items() if (words := odd_words(source))} == {}
 
 
+def named_files(module: str, source: str) -> list[str]:
+    """Files of a run's folder that a module outside runs/directory calls by name."""
+    if within(module, "runs.directory"):
+        return []
+    constants = {node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)}
+    return sorted({name for name in RUN_FILES if name in constants} - set(MAY_NAME.get(module, ())))
+
+
+def test_only_the_run_directory_names_its_files() -> None:
+    assert {name: files for name, source in modules().items() if (files := named_files(name, source))} == {}
+
+
 def test_the_package_is_found() -> None:
     assert {"params", "random", "method", "methods"} <= modules().keys()
 
@@ -308,8 +329,8 @@ def test_the_package_is_found() -> None:
         ("report.page", "from tacit.bench import tables"),
         ("dashboard.board", "from tacit.runs.experiment import Experiment"),
         ("dashboard.board", "from tacit.deploy import hub_watch"),
-        ("runs.trackers", "from tacit.bench import plan"),
-        ("runs.trackers", "from tacit.cli import app"),
+        ("runs.followers.trackers", "from tacit.bench import plan"),
+        ("runs.followers.trackers", "from tacit.cli import app"),
         ("params", "from tacit.errors import TacitError"),
         ("method", "from tacit.methods import fedavg"),
         ("nets", "from tacit.method import Training"),
@@ -348,7 +369,7 @@ def test_a_right_direction_is_let_through(module: str, source: str) -> None:
         ("engines.flower.transport", "from flwr.app import Context", 0),
         ("engines.flower_cli", "from flwr.app import Context", 1),
         ("runs.experiment", "def play():\n    import mlflow", 1),
-        ("runs.trackers", "from tensorboard.summary.writer.record_writer import RecordWriter", 0),
+        ("runs.followers.trackers", "from tensorboard.summary.writer.record_writer import RecordWriter", 0),
         ("report.plots", "from torch import Tensor", 1),
         ("cli.watch", "import uvicorn", 1),
         ("dashboard.server", "import uvicorn", 0),
@@ -370,6 +391,19 @@ def test_a_misplaced_package_is_seen(module: str, source: str, wrong: int) -> No
 )
 def test_an_error_without_a_code_is_seen(source: str, wrong: int) -> None:
     assert len(errors_without_code(source)) == wrong
+
+
+@pytest.mark.parametrize(
+    "module, source, wrong",
+    [
+        ("dashboard.details", "text = (folder / 'config.toml').read_text()", ["config.toml"]),
+        ("runs.directory.layout", "CONFIG = 'config.toml'", []),
+        ("dashboard.details", "'config.toml is the config'", []),
+        ("__init__", "def report(out='report.html'): read('run.json')", ["run.json"]),
+    ],
+)
+def test_a_file_of_a_run_called_by_name_is_seen(module: str, source: str, wrong: list[str]) -> None:
+    assert named_files(module, source) == wrong
 
 
 def test_an_odd_word_is_seen() -> None:

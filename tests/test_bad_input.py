@@ -19,9 +19,9 @@ from tacit.method import Training
 from tacit.objectives import OBJECTIVES
 from tacit.runs import config as configs
 from tacit.runs import registry
-from tacit.runs.config import EngineConfig, LogConfig
 from tacit.runs.experiment import Experiment
-from tacit.runs.net_config import NetConfig
+from tacit.runs.net.config import NetConfig
+from tacit.runs.sections import EngineConfig, LogConfig
 from tests.engines import farm
 
 SECTIONS = {

@@ -32,7 +32,7 @@ from tacit.report.splits import distinct
 from tacit.runs import config as configs
 from tacit.runs.directory import RunDirectory
 from tacit.runs.experiment import Experiment
-from tacit.runs.progress import say, skipped_lines
+from tacit.runs.followers.progress import say, skipped_lines
 from tests.engines import farm
 from tests.mutations import damaged, damaged_json
 from tests.refusals import refused

@@ -126,7 +126,7 @@ def load(path: str | Path, *, import_net: bool = False) -> "Model":
         import_net: import your own network `module:name` from the current folder or the path. Without this, a model
             that has one is refused, since importing a module runs its code.
     """
-    from tacit.runs import saved_model
+    from tacit.runs.result import saved_model
 
     return saved_model.load(Path(path), import_net=import_net)
 

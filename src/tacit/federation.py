@@ -149,12 +149,22 @@ class Inputs(Protocol):
 
     @property
     def drawable(self) -> bool:
-        """Whether samples are pictures."""
+        """Whether samples are pictures: their shape is channels, height, width."""
         ...
 
     @property
     def from_files(self) -> bool:
         """Whether a site can bring files with such samples."""
+        ...
+
+    @property
+    def reads_classes(self) -> bool:
+        """Whether samples are made of the classes themselves, as a text is of characters."""
+        ...
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Smallest and largest width and height of files before they were scaled; empty if unknown or not pictures."""
         ...
 
     @property
@@ -206,6 +216,10 @@ class Inputs(Protocol):
 
     def written(self, seen: Tensor, width: int) -> str:
         """What a network sees of one sample as at most `width` characters; only if not `drawable`."""
+        ...
+
+    def level_name(self, place: int) -> str:
+        """What a number of `Reader.levels` is about, such as the brightness."""
         ...
 
     def difference(self, other: "Inputs") -> Difference | None:

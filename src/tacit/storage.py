@@ -11,6 +11,7 @@ from typing import IO
 
 from tacit.errors import TacitError
 
+LARGEST_TEXT = 1 << 30  # bytes of a file that is read as text
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # disk full, quota exceeded, file size limit
 SECRET, OPEN = 0o600, 0o644  # file modes: readable by the owner only, or by everyone
 PAUSES = (0.01, 0.1, 0.2, 0.7)  # seconds between attempts to lock a file
@@ -57,6 +58,14 @@ def write_quickly(path: Path, data: bytes) -> None:
         except OSError:
             partial.unlink(missing_ok=True)
             raise
+
+
+def text_of(path: Path) -> str:
+    """The text of a file, with or without a byte order mark; a ValueError if no such file can be that large."""
+    size = path.stat().st_size
+    if size > LARGEST_TEXT:
+        raise ValueError(f"{path.name} has {size:,} bytes")
+    return path.read_text(encoding="utf-8-sig")
 
 
 @contextmanager

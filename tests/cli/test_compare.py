@@ -38,7 +38,7 @@ def test_compare_runs_everything_once(shell: Shell, monkeypatch: pytest.MonkeyPa
     def forbidden(*_: object) -> None:
         raise AssertionError("a finished run was run again")
 
-    monkeypatch.setattr("tacit.runs.progress.run", forbidden)
+    monkeypatch.setattr("tacit.runs.followers.progress.run", forbidden)
     again = shell(*words, "--set", "train.lr=0.125")
     assert again.code == 0
     assert before == {path: path.stat().st_mtime_ns for place in places for path in (shell.folder / place).rglob("*")}

@@ -191,12 +191,12 @@ def test_ctrl_c_ends_with_130_and_prints_how_to_continue(shell: Shell, monkeypat
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("tacit.runs.progress.run", interrupt)
+        patch.setattr("tacit.runs.followers.progress.run", interrupt)
         said = shell("run", "images.npz.toml", "--out", "mine")
     assert said.code == 130
     assert said.err == "stopped after round 0 of 2; continue with: tacit resume mine\n"
     with monkeypatch.context() as patch:
-        patch.setattr("tacit.runs.progress.run", interrupt)
+        patch.setattr("tacit.runs.followers.progress.run", interrupt)
         assert shell("run", "images.npz.toml", "--out", "my run").err.endswith("tacit resume 'my run'\n")
     assert len(tacit.resume(shell.folder / "mine").history) == 2
 

@@ -14,10 +14,10 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn
 
 import tacit
-from tacit.dashboard import files
 from tacit.runs import config as configs
-from tacit.runs import progress
+from tacit.runs.directory import shown
 from tacit.runs.experiment import Experiment
+from tacit.runs.followers import progress
 from tests.cli.shell import Shell, code_of, fits
 from tests.toys import images
 
@@ -222,7 +222,7 @@ def test_report_writes_one_page(shell: Shell) -> None:
 def test_the_report_of_a_single_run_is_among_the_files_that_the_live_page_links(shell: Shell) -> None:
     shell.run("--quiet", "--out", "one")
     assert shell("report", "one").lines == ["report: one/report.html"]
-    assert "report.html" in [file["name"] for file in files.listing(shell.folder / "one")]
+    assert "report.html" in [file["name"] for file in shown.listing(shell.folder / "one")]
     assert shell("report", "one", "one").lines == ["report: report.html"]
 
 

@@ -13,9 +13,9 @@ from tacit.dashboard import followed
 from tacit.dashboard.board import Board
 from tacit.dashboard.details import of_run
 from tacit.engines.events import RoundProgress
-from tacit.runs import planned
-from tacit.runs.planned import Plan, PlannedRun
-from tacit.runs.round_tail import RoundTail
+from tacit.runs.directory import planned
+from tacit.runs.directory.planned import Plan, PlannedRun
+from tacit.runs.directory.round_tail import RoundTail
 from tests.dashboard.invented import a_run, append, by_name, line, looked, working
 from tests.report.runs import write_counts
 

@@ -16,8 +16,8 @@ from tacit.deploy.journal import Entry
 from tacit.deploy.settings import Hub
 from tacit.deploy.site_watch import site_panel
 from tacit.engines.events import RoundProgress
-from tacit.runs import planned
-from tacit.runs.planned import Plan, PlannedRun
+from tacit.runs.directory import planned
+from tacit.runs.directory.planned import Plan, PlannedRun
 from tests.dashboard import browser
 from tests.dashboard.browser import Browser
 from tests.dashboard.invented import a_run, append, line, working

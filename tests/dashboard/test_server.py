@@ -11,8 +11,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from tacit.cli import watch
-from tacit.dashboard import files, server
+from tacit.dashboard import server
 from tacit.dashboard.board import Board
+from tacit.runs.directory import shown
 from tests.dashboard.invented import a_run, by_name, looked
 from tests.refusals import refused
 
@@ -174,9 +175,9 @@ def test_a_port_in_use_is_refused() -> None:
 def test_a_folder_is_opened_before_its_file(tmp_path: Path) -> None:
     a_run(tmp_path / "a", 1)
     (tmp_path / "link").symlink_to(tmp_path / "a")
-    files.opened(tmp_path / "a", "config.toml").close()
+    shown.opened(tmp_path / "a", "config.toml").close()
     with pytest.raises(NotADirectoryError):
-        files.opened(tmp_path / "link", "config.toml")
+        shown.opened(tmp_path / "link", "config.toml")
 
 
 def test_the_program_listens_on_loopback_only() -> None:

@@ -25,9 +25,9 @@ from tacit.federation import UNLABELED
 from tacit.random import Streams
 from tacit.report import history, splits
 from tacit.runs.build import build_data, build_job
-from tacit.runs.client_evaluation import evaluate_clients
 from tacit.runs.config import Config, from_options
 from tacit.runs.experiment import Experiment
+from tacit.runs.result.client_evaluation import evaluate_clients
 from tests.data.files import pixels, save_image
 from tests.data.splits import EVEN, HALF_KNOWN, PLACES, make, source
 from tests.engines import farm

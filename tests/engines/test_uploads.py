@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from tacit.aggregation import WeightsUp
+from tacit.aggregation.heads import ClassMeans
 from tacit.engines import failures, merging
 from tacit.engines.events import round_records
 from tacit.engines.in_process import InProcessTransport
@@ -24,7 +25,6 @@ from tacit.engines.rounds import run_rounds
 from tacit.engines.upload_form import BadUploadError, UploadForm, check_metrics
 from tacit.engines.uploads import Uploads
 from tacit.engines.wire import WireError
-from tacit.heads import ClassMeans
 from tacit.methods.fedavg import FedAvg
 from tacit.methods.fedmix import FedMixUp, Means
 from tacit.methods.moon import Moon

@@ -24,7 +24,7 @@ from tacit.inference.predict_paths import Summary, predict_paths
 from tacit.inference.prediction import Columns, predict_block
 from tacit.inference.reference import Reference
 from tacit.inference.samples import blocks
-from tacit.runs import saved_model
+from tacit.runs.result import saved_model
 from tests.cli.shell import Shell, code_of, fits
 from tests.data.tables import cancer, write_csv
 from tests.engines.farm import PATIENCE

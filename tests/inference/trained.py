@@ -13,7 +13,7 @@ import tacit
 from tacit.data.inputs import CharacterInputs
 from tacit.data.sources import leaf
 from tacit.data.sources.arrays import Source
-from tacit.runs.experiment import Result
+from tacit.runs.result.finished import Result
 from tests.data.tables import cancer_csv
 from tests.engines import farm
 

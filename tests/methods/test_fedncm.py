@@ -2,7 +2,7 @@
 
 import torch
 
-from tacit.heads import ClassMeans
+from tacit.aggregation.heads import ClassMeans
 from tacit.methods.fedncm import FedNcm
 from tests.methods.features import CLASSES, cloud, crowd, pooled
 from tests.toys import hide, play_all, same

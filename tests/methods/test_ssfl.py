@@ -20,7 +20,8 @@ from tacit.methods.ssfl import Ssfl, SsflState, diversity, draw
 from tacit.objectives import FixMatch, PseudoLabel, Supervised
 from tacit.params import Params, mean
 from tacit.runs import registry
-from tacit.runs.config import dumps, from_options, make, parse_assignment
+from tacit.runs.assignments import parse_assignment
+from tacit.runs.config import dumps, from_options, make
 from tests.methods import by_hand
 from tests.refusals import refused
 from tests.toys import (

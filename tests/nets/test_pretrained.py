@@ -16,7 +16,7 @@ from tacit.nets.start import Trains
 from tacit.nets.weights import digest, fill, read
 from tacit.runs import build as builds
 from tacit.runs import config as configs
-from tacit.runs.net_config import start_of
+from tacit.runs.net.config import start_of
 from tests.engines import farm
 from tests.refusals import refused
 from tests.toys import same

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from tacit.report.history import by_group, by_label, disambiguate, evaluated, load, load_all
-from tacit.runs.folders import read_command
+from tacit.runs.directory.folders import read_command
 from tests.refusals import refused
 from tests.report.runs import a_run, record, write_run
 

@@ -16,13 +16,14 @@ from tacit.cli import app
 from tacit.data.federate import federate
 from tacit.data.inputs import ImageInputs
 from tacit.random import Streams
-from tacit.runs import auto, view_choice
+from tacit.runs import auto
 from tacit.runs import config as configs
 from tacit.runs.auto import Seen, decide, epochs
 from tacit.runs.build import build_data
+from tacit.runs.choices import views as view_choice
+from tacit.runs.choices.views import ViewChoice, chosen
 from tacit.runs.compare import compare
 from tacit.runs.resolve import resolve
-from tacit.runs.view_choice import ViewChoice, chosen
 from tests.cli.shell import fits
 from tests.data.tables import cancer_csv
 from tests.engines import farm

@@ -8,9 +8,9 @@ from scipy.stats import binomtest
 import tacit
 from tacit.cli import evaluate
 from tacit.metrics.wilson import wilson
-from tacit.runs.card import card as card_of
 from tacit.runs.directory import RunDirectory
 from tacit.runs.experiment import Experiment
+from tacit.runs.result.card import card as card_of
 from tests.inference import trained
 
 HEADINGS = (

@@ -20,7 +20,9 @@ from tacit.objectives import OBJECTIVES
 from tacit.params import equal
 from tacit.runs import config as configs
 from tacit.runs import registry
-from tacit.runs.config import Config, EngineConfig, Role, flat, from_options, make, parse_assignment
+from tacit.runs.assignments import assignments, parse_assignment
+from tacit.runs.config import Config, Role, flat, from_options, make
+from tacit.runs.sections import EngineConfig
 from tests.engines import farm
 from tests.refusals import refused
 
@@ -510,7 +512,7 @@ def test_a_byte_order_mark_is_skipped(tmp_path: Path) -> None:
 
 def test_setting_a_section_as_a_whole_leaves_its_other_settings_alone() -> None:
     base = {"train": {"lr": 0.5, "batch": 7}, "data": {"labels": "all"}, "method": {"name": "fedprox"}}
-    changes = configs.assignments(["train={lr=0.25, momentum=0.5}", "method={mu=0.125}", "data={clients=4}"])
+    changes = assignments(["train={lr=0.25, momentum=0.5}", "method={mu=0.125}", "data={clients=4}"])
     config = configs.from_options(changes, base)
     assert (config.train.lr, config.train.batch, config.train.momentum) == (0.25, 7, 0.5)
     assert config.method == {"name": "fedprox", "mu": 0.125}
@@ -520,7 +522,7 @@ def test_setting_a_section_as_a_whole_leaves_its_other_settings_alone() -> None:
 @pytest.mark.parametrize("digits", [400, 5000])
 @pytest.mark.parametrize("name", ["seed", "rounds", "train.lr", "method.mu"])
 def test_the_error_for_a_number_with_thousands_of_digits_is_short(name: str, digits: int) -> None:
-    for changes in (configs.assignments([f"{name}=1{digits * '0'}"]), {name: 10**digits}):
+    for changes in (assignments([f"{name}=1{digits * '0'}"]), {name: 10**digits}):
         with refused("settings.impossible-value") as caught:
             configs.from_options(changes, {"method": {"name": "fedprox"}})
         assert name in caught.error.problem

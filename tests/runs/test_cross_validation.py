@@ -18,7 +18,7 @@ from tacit.runs import auto
 from tacit.runs.config import from_options
 from tacit.runs.cross_validation import unfinished
 from tacit.runs.experiment import Experiment
-from tacit.runs.progress import accuracy_text, choice_line
+from tacit.runs.followers.progress import accuracy_text, choice_line
 from tacit.runs.resolve import resolve
 from tests.cli.shell import fits
 from tests.engines import farm

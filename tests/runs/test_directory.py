@@ -13,8 +13,7 @@ import tacit
 from tacit import storage
 from tacit.report import history
 from tacit.runs import config as configs
-from tacit.runs import directory, folders
-from tacit.runs.directory import SCHEMA, RunDirectory, fingerprint
+from tacit.runs.directory import SCHEMA, RunDirectory, fingerprint, folders, layout
 from tacit.runs.experiment import Experiment
 from tests.engines import farm
 from tests.refusals import refused
@@ -74,7 +73,7 @@ def as_version_0_1(folder: Path) -> Path:
     (folder / "run.json").unlink()
     config = RunDirectory(folder).config()
     split = json.loads((folder / "split.json").read_text())
-    split["config"] = directory.fingerprint(config, ("engine", "track"))
+    split["config"] = fingerprint(config, ("engine", "track"))
     (folder / "split.json").write_text(json.dumps(split))
     (folder / "checkpoint" / "state.2").unlink(missing_ok=True)  # in a format that this version does not read
     return folder
@@ -265,3 +264,38 @@ def test_a_file_system_without_locks_is_refused(tmp_path: Path, monkeypatch: pyt
         pass
     with refused("storage.no-locks"):
         RunDirectory(tmp_path).is_running()
+
+
+@pytest.mark.parametrize(
+    "names, expected",
+    [
+        ({"config.toml", "run.json"}, True),
+        ({"config.toml", "rounds.jsonl"}, True),  # of 0.1
+        ({"config.toml"}, False),  # anyone's
+        ({"run.json", "split.json"}, False),
+        (set(), False),
+    ],
+)
+def test_a_config_and_what_a_run_writes_make_a_run(names: set[str], expected: bool) -> None:
+    assert layout.is_run(names) is expected
+
+
+def test_a_folder_tells_what_the_run_is_a_part_of(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    assert run.purpose() is None
+    run.write_note(layout.TRIAL, {})
+    assert run.purpose() == "search"
+    run.write_note(layout.CELL, {})
+    assert run.purpose() == "benchmark"
+
+
+def test_changes_of_a_run_are_visible_from_outside(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    before = run.changes()
+    assert (run.log_changed(), run.last_sign(), run.early_end()) == (0, None, None)
+    run.write_end(3, "no gain")
+    assert run.changes() != before
+    assert run.changes() == run.changes()
+    assert run.early_end() == 3
+    run.rounds_file.touch()
+    assert run.last_sign() == run.log_changed() / 1e9

@@ -17,10 +17,10 @@ from tacit.nets import build
 from tacit.nets.border import UpperNet
 from tacit.objectives import FixMatch, Supervised
 from tacit.runs import estimate as estimates
-from tacit.runs import progress
 from tacit.runs.config import from_options
 from tacit.runs.estimate import Estimate, estimate, trace, work
 from tacit.runs.experiment import Experiment
+from tacit.runs.followers import progress
 from tests import toys
 from tests.engines import farm
 

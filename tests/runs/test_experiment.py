@@ -24,8 +24,9 @@ from tacit.errors import TacitError
 from tacit.params import equal, size
 from tacit.runs import config as configs
 from tacit.runs import simulation
-from tacit.runs.config import EngineConfig, from_options
+from tacit.runs.config import from_options
 from tacit.runs.experiment import Experiment
+from tacit.runs.sections import EngineConfig
 from tests.engines import farm
 from tests.refusals import refused
 

@@ -10,7 +10,7 @@ import tacit
 from tacit.nets.border import UpperNet
 from tacit.runs import build as builds
 from tacit.runs import config as configs
-from tacit.runs.feature_cache import with_cached_features
+from tacit.runs.net.feature_cache import with_cached_features
 from tests.engines import farm
 from tests.refusals import refused
 

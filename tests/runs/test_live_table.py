@@ -8,7 +8,7 @@ from rich.console import Console
 
 from tacit.engines.record import RoundRecord
 from tacit.runs.directory import RunDirectory
-from tacit.runs.live_table import LiveTable, Row
+from tacit.runs.followers.live_table import LiveTable, Row
 from tests.dashboard.invented import a_run
 from tests.report.runs import record
 

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 import tacit
 from tacit.cli.app import app
 from tacit.errors import TacitError
-from tacit.runs import membership, saved_model
 from tacit.runs.experiment import Experiment
+from tacit.runs.result import membership, saved_model
 from tests.refusals import refused
 
 COMMON: dict[str, Any] = {"net": "mlp", "clients": 2, "workers": 0, "labels": "all", "method": "fedavg+supervised"}

@@ -12,7 +12,7 @@ from tacit.engines.record import RoundRecord
 from tacit.runs.config import from_options
 from tacit.runs.directory import RunDirectory
 from tacit.runs.experiment import Experiment
-from tacit.runs.notices import DIVERGED, Facts, Watch, diverged, noting
+from tacit.runs.followers.notices import DIVERGED, Facts, Watch, diverged, noting
 from tests.engines import farm
 from tests.refusals import refused
 

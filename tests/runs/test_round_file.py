@@ -10,9 +10,9 @@ import pytest
 
 from tacit.engines.events import ClientAnswered, ClientStarted, RoundBegan, RoundEnded, RoundProgress
 from tacit.runs import config as configs
-from tacit.runs import round_file
 from tacit.runs.directory import RunDirectory
 from tacit.runs.experiment import Experiment
+from tacit.runs.followers import round_file
 from tests.engines import farm
 
 

@@ -12,8 +12,8 @@ from tacit.method import Training, Variant
 from tacit.objectives import OBJECTIVES
 from tacit.protect.config import Protection
 from tacit.runs import registry
-from tacit.runs.config import EngineConfig, LogConfig, TrackConfig
-from tacit.runs.net_config import NetConfig
+from tacit.runs.net.config import NetConfig
+from tacit.runs.sections import EngineConfig, LogConfig, TrackConfig
 from tacit.runs.settings import check
 from tacit.runs.settings import settings as fields_of
 from tests.refusals import refused

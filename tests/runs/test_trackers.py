@@ -16,9 +16,10 @@ from tacit.bench import identity
 from tacit.engines import checkpoint
 from tacit.engines.record import RoundRecord
 from tacit.runs import config as configs
-from tacit.runs import trackers
-from tacit.runs.config import Config, TrackConfig
+from tacit.runs.config import Config
 from tacit.runs.experiment import Experiment
+from tacit.runs.followers import trackers
+from tacit.runs.sections import TrackConfig
 from tests.engines import farm
 from tests.refusals import refused
 

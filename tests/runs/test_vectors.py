@@ -41,6 +41,22 @@ def test_every_method_learns_from_vectors(name: str, tmp_path: Path) -> None:
     assert accuracy > 0.5 if name in NAMES_THAT_START_SLOWLY else accuracy > 0.7  # the larger class is 63 %
 
 
+def test_the_network_follows_from_the_data_unless_it_is_given(tmp_path: Path) -> None:
+    table, array = cancer_csv(tmp_path / "cells.csv"), cancer_npz(tmp_path / "cells.npz")
+    pictures = tmp_path / "pictures.npz"
+    np.savez(pictures, x=np.zeros((4, 8, 8), np.uint8), y=np.arange(4))
+
+    def net_of(data: object, **options: Any) -> str:
+        return configs.from_options({"method": "fedavg", "data": str(data), **options}).net.name
+
+    assert [net_of(data) for data in (table, array, pictures, "shakespeare", "mnist")] == [
+        "mlp", "mlp", "lenet", "lstm", "lenet",
+    ]  # fmt: skip
+    assert net_of(table, net="linear") == "linear"
+    assert net_of(table, net={"name": "lenet"}) == "lenet"
+    assert configs.make(configs.from_options({"data": str(table)}).tree()).net.name == "mlp"
+
+
 NAMES_THAT_START_SLOWLY = {"easgd", "overlap-sgd"}
 
 

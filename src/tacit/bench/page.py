@@ -16,7 +16,8 @@ from tacit.report.history import Run
 from tacit.report.html import Line
 from tacit.report.page import about_runs, ending, save
 from tacit.runs.config import flat
-from tacit.runs.folders import write_command
+from tacit.runs.directory import layout
+from tacit.runs.directory.folders import write_command
 
 STORED = "Numbers without a run in this folder are stored results; they appear in the tables only."
 
@@ -35,10 +36,10 @@ def write(
     command = _command(table, quick, [] if seeds == sorted(benchmark.seeds) else seeds, extra)
     runs = [run for those in results.runs.values() for run in those]
     stored = bool(results.measured.keys() - results.runs.keys())
-    save(page(table, runs, command, benchmark.quick if quick else None, stored=stored), folder / "report.html")
+    save(page(table, runs, command, benchmark.quick if quick else None, stored=stored), folder / layout.REPORT)
     if runs:
         write_command(folder, command)
-    return folder / "report.html"
+    return folder / layout.REPORT
 
 
 def page(

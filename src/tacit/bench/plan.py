@@ -16,11 +16,11 @@ from tacit.runs import auto
 from tacit.runs import config as configs
 from tacit.runs.bounds import BOUNDS, plan, refuse_seed
 from tacit.runs.config import Config
-from tacit.runs.directory import RunDirectory
+from tacit.runs.directory import RunDirectory, layout
+from tacit.runs.directory.planned import Plan, PlannedRun
 from tacit.runs.experiment import Experiment
-from tacit.runs.planned import Plan, PlannedRun
 
-NOTE = "cell.json"
+NOTE = layout.CELL
 
 
 @dataclass(frozen=True)

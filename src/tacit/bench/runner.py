@@ -22,7 +22,7 @@ from tacit.errors import TacitError
 from tacit.formatting import Stat, duration_of, percent
 from tacit.process import cores
 from tacit.report.history import load
-from tacit.runs.live_table import LiveTable, Row
+from tacit.runs.followers.live_table import LiveTable, Row
 
 PAUSE = 30.0  # seconds between progress lines in a log
 

@@ -1,29 +1,20 @@
 """The command line. A user's mistake is one sentence and exit code 2; Ctrl-C loses nothing."""
 
-import json
-import math
 import shlex
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tacit.cli import bench, exit, hub, lists, site
+from tacit.cli import bench, exit, hub, site
+from tacit.cli import run as runs
 from tacit.cli.options import DATA_SETTINGS, SETTINGS, Config, From, Open, Port, Set, with_settings
-from tacit.errors import TacitError
-from tacit.formatting import COLUMNS
-from tacit.runs.folders import fresh
-from tacit.runs.progress import say, say_wrapped
-
-if TYPE_CHECKING:
-    from tacit.runs.experiment import Experiment
-    from tacit.runs.resolve import Resolved
+from tacit.runs.assignments import assignments
+from tacit.runs.followers.progress import say_wrapped
 
 app = typer.Typer(
     help="Federated semi-supervised learning: train one model over many data holders when few samples have labels.",
@@ -67,7 +58,7 @@ def demo(out: Out = None) -> None:
     """Compare training on few labels, with unlabeled images too, and on all labels, in a few minutes."""
     from tacit.cli import demo as demos
 
-    with _place(out, "demo") as folder, exit.interruptible(shlex.join(["tacit", "demo", "--out", str(folder)])):
+    with runs.place(out, "demo") as folder, exit.interruptible(shlex.join(["tacit", "demo", "--out", str(folder)])):
         demos.show(folder, Console())
 
 
@@ -112,8 +103,8 @@ def data(
     """
     from tacit.cli import data as overview
 
-    settings = _settings(config, given, set, "fedavg").config
-    with _place(out, f"data-{Path(settings.data.name).stem}") as folder:
+    settings = runs.settings(config, given, set, "fedavg").config
+    with runs.place(out, f"data-{Path(settings.data.name).stem}") as folder:
         overview.show(settings, folder, format, Console())
 
 
@@ -134,19 +125,9 @@ def run(
 
     If you give no method, Tacit picks method, views, steps and rates for your data; --explain shows them.
     """
-    _refuse_both(quiet, json)
-    from tacit.runs.experiment import Experiment
-
-    asked = _settings(config, given, set, tell=None if quiet or json else say_wrapped)
-    for line in asked.lines if explain or not (quiet or json) else ():
-        say_wrapped(line)
-    if explain:
-        return
-    with _place(out, f"{asked.name}-{Path(asked.config.data.name).stem}") as folder:
-        experiment = Experiment.create(asked.config, folder, asked.loaded)
-    if not quiet and not json:
-        _describe_data(experiment)
-    _run(experiment, quiet, json)
+    mode = runs.mode(quiet, json)
+    asked = runs.settings(config, given, set, tell=say_wrapped if mode == "auto" else None)
+    runs.run(asked, out, mode, explain=explain)
 
 
 @app.command()
@@ -167,16 +148,7 @@ def resume(
 
     `--from 0 --without CLIENT` replays the whole run without that client's data.
     """
-    _refuse_both(quiet, json)
-    from tacit.runs import replay
-    from tacit.runs.experiment import Experiment
-    from tacit.runs.extension import extend
-
-    experiment, lines = (Experiment.reopen(folder), []) if rounds is None else extend(folder, rounds)
-    replay.prepare(experiment.directory, start, without or ())
-    for line in lines if not json and not quiet else ():
-        say(line)
-    _run(experiment, quiet, json)
+    runs.resume(folder, rounds, start, without or (), runs.mode(quiet, json))
 
 
 @app.command()
@@ -194,27 +166,9 @@ def compare(
 
     CONFIG is a TOML file with settings. A setting of a method or an objective goes to the methods that have it.
     """
-    from tacit.report import gains, history, page, tables
-    from tacit.runs import config as configs
-    from tacit.runs.compare import compare as run_all
+    from tacit.cli import compare as comparison
 
-    base = configs.read(config)
-    extra = configs.assignments(set)
-    folder = out or Path("runs") / f"compare-{config.stem}"
-    console = Console()
-    names = lists.names(methods, "--methods")
-    numbers = [base.get("seed", 0)] if seeds is None else lists.seeds(seeds)
-    with exit.interruptible():
-        places = run_all(base, extra, names, numbers, folder, "quiet" if quiet else "auto", console)
-    runs, ended = history.load_compared(places)
-    title = f"{config.stem}, seeds {', '.join(map(str, numbers))}"
-    console.print(tables.to_rich(tables.summarise(runs), title, {run.label: run.ended for run in ended}))
-    if not runs:
-        return
-    if note := gains.sentence(runs):
-        console.print(note, highlight=False, markup=False)
-    page.write_with_command([*runs, *ended], folder, shlex.join(["tacit", *sys.argv[1:]]))
-    say(f"report: {folder / 'report.html'}", console)
+    comparison.compare(config, methods, seeds, set, out, Console(), quiet=quiet)
 
 
 @app.command()
@@ -293,28 +247,9 @@ def report(
     ] = 0,
 ) -> None:
     """Write one self-contained HTML page about the runs, comparisons or benchmarks in folders."""
-    from tacit.report import export, history, page
-    from tacit.runs.folders import read_command
+    from tacit.cli import report as reports
 
-    if format and not plots:
-        raise TacitError("--format applies to --plots", "add --plots FOLDER", code="cli.format-without-plots")
-    format = format or "png"
-    export.check(format)
-    out = out or page.place(folders)
-    page.refuse_others(out)
-    loaded = {folder: history.load_all(folder) for folder in folders}
-    again = [read_command(folder) or page.commands(runs) for folder, runs in loaded.items()]
-    runs = history.disambiguate([run for some in loaded.values() for run in some])
-    pictures = {}
-    if mistakes:
-        from tacit.cli.mistakes import most_confident
-
-        pictures = {run.folder: most_confident(run.folder, mistakes) for run in runs}
-    page.write(runs, out, "\n".join(again), pictures)
-    written = export.write(runs, plots, format) if plots else []
-    for path in written:
-        say(f"plot: {path}")
-    say(f"report: {out}")
+    reports.report(folders, out, plots, format, mistakes)
 
 
 @app.command()
@@ -348,26 +283,9 @@ def evaluate(
     """
     from tacit.cli import evaluate as evaluation
 
-    evaluation.check_output(out)
-    if membership:
-        if clients or positive:
-            problem = "--membership goes with --data, --seed and --out only"
-            raise TacitError(problem, "leave out the other options", code="evaluate.membership-alone")
-        evaluation.membership(run, data, seed, out, Console(), import_net=import_net)
-        return
-    if clients and data:
-        raise TacitError("--clients has its own data", "leave out --data", code="evaluate.data-and-clients")
-    if clients:
-        found = evaluation.of_clients(run, positive, seed)
-    elif data:
-        found = evaluation.of_samples(run, data, positive, seed, import_net=import_net)
-    else:
-        found = evaluation.of_test_samples(run, positive, seed)
-    evaluation.show(found, out, Console())
-    if clients or data:
-        evaluation.save(found, run)
-    else:
-        evaluation.add_to_card(found, run)
+    evaluation.evaluate(
+        run, data, positive, seed, out, Console(), clients=clients, membership=membership, import_net=import_net
+    )
 
 
 @app.command()
@@ -394,7 +312,7 @@ def tune(
     from tacit.runs.tune import Search
 
     folder = out or Path("runs") / f"tune-{config.stem}"
-    search = Search(configs.read(config), configs.assignments(set), parse(space), trials, folder, seed)
+    search = Search(configs.read(config), assignments(set), parse(space), trials, folder, seed)
     with exit.interruptible(shlex.join(["tacit", *sys.argv[1:]])):
         searches.run(search, Console(), quiet=quiet)
 
@@ -419,73 +337,3 @@ def watch(
 def main() -> None:
     """Run the program; a user's mistake ends in one sentence on standard error and exit code 2."""
     exit.call(app)
-
-
-def _place(out: Path | None, name: str) -> AbstractContextManager[Path]:
-    """The given folder, or a new one with this name."""
-    return nullcontext(out) if out else fresh(name)
-
-
-def _settings(
-    config: Path | None,
-    given: dict[str, Any],
-    set: list[str] | None,
-    default: str = "auto",
-    tell: Callable[[str], None] | None = None,
-) -> "Resolved":
-    """The config from a file, options and --set; each of them overrides those before it."""
-    from tacit.runs import config as configs
-    from tacit.runs.resolve import resolve
-
-    base = configs.read(config) if config else {}
-    found = resolve(given | configs.assignments(set), base, default, tell)
-    configs.refuse_sites(found.config)
-    return found
-
-
-def _refuse_both(quiet: bool, as_json: bool) -> None:
-    if quiet and as_json:
-        raise TacitError(
-            "--json prints every round and --quiet prints none", "leave out one of them", code="cli.json-and-quiet"
-        )
-
-
-def _describe_data(experiment: "Experiment") -> None:
-    """Print what was done to the samples when they were read, and whether test samples are training samples too."""
-    from tacit.data.duplicates import duplicates_sentence, in_federation
-
-    federation = experiment.job.federation
-    for sentence in filter(None, (federation.note, duplicates_sentence(*in_federation(federation)))):
-        say_wrapped(sentence)
-
-
-def _run(experiment: "Experiment", quiet: bool, as_json: bool) -> None:
-    """Run an experiment to its end and print its result; on Ctrl-C, print how to continue."""
-    from tacit.runs import progress
-
-    def how_far() -> str:
-        return f" after round {experiment.finished_rounds()} of {experiment.job.rounds}"
-
-    console, folder = Console(), experiment.folder
-    mode: progress.Mode = "json" if as_json else "quiet" if quiet else "auto"
-    with exit.interruptible(experiment.directory.resume_command, how_far):
-        progress.run(experiment, mode, console)
-    accuracy = experiment.result().accuracy
-    last = experiment.directory.rounds()[-1]
-    if as_json:
-        print(json.dumps({"accuracy": accuracy if math.isfinite(accuracy) else None, "folder": str(folder)}))
-    else:
-        if line := progress.choice_line(last):
-            say_wrapped(line, console)
-        say(f"{progress.accuracy_text(last, accuracy)}  saved in {folder}", console)
-        if not quiet:
-            say(_next_commands(experiment), console)
-
-
-def _next_commands(experiment: "Experiment") -> str:
-    """What to do with a finished run, a line per command if one is too short for all; each can be copied whole."""
-    run = shlex.quote(str(experiment.folder))
-    model = [f"tacit predict {run} FOLDER", f"tacit evaluate {run}"] if experiment.directory.model_file.exists() else []
-    commands = [*model, f"tacit report {run}"]
-    line = f"next: {', '.join(commands)}"
-    return line if len(line) <= COLUMNS else "next: " + ",\n      ".join(commands)

@@ -11,7 +11,8 @@ from rich.table import Table
 
 from tacit.cli import lists
 from tacit.errors import TacitError, notice_renamed
-from tacit.runs.progress import say
+from tacit.runs.assignments import assignments
+from tacit.runs.followers.progress import say
 
 if TYPE_CHECKING:
     from tacit.bench.plan import Cell
@@ -72,8 +73,7 @@ def run(
     """Run the unfinished cells, print the table and write its HTML page; interrupted cells are resumed."""
     from tacit.bench import plan, runner, spec, tables
     from tacit.bench import results as stored
-    from tacit.runs import config as configs
-    from tacit.runs.planned import working
+    from tacit.runs.directory.planned import working
 
     if side_by_side is not None:
         notice_renamed("--side-by-side", "--jobs")
@@ -83,7 +83,7 @@ def run(
             "with --jobs every cell runs on one core", "leave out --workers or --jobs", code="bench.jobs-and-workers"
         )
     console, benchmark = Console(), spec.find(name)
-    extra = configs.assignments(set) | ({} if workers is None else {"workers": workers})
+    extra = assignments(set) | ({} if workers is None else {"workers": workers})
     cells = plan.cells(benchmark, quick, extra)
     numbers = lists.seeds(seeds) if seeds is not None else list(dict.fromkeys(benchmark.seeds))
     folder = plan.run_folder(out, benchmark, quick)
@@ -123,13 +123,12 @@ def show(
     """Print the table from runs and stored results, and write its HTML page, without running anything."""
     from tacit.bench import plan, spec, tables
     from tacit.bench import results as stored
-    from tacit.runs import config as configs
 
     if reach is not None:
         notice_renamed("--reach", "--rounds-to")
         rounds_to = reach
     benchmark = spec.find(name)
-    cells, folder = plan.cells(benchmark, quick, configs.assignments(set)), plan.run_folder(out, benchmark, quick)
+    cells, folder = plan.cells(benchmark, quick, assignments(set)), plan.run_folder(out, benchmark, quick)
     shown, results = plan.select(cells, only or [], column or []), stored.collect(benchmark, quick, cells, folder)
     tables.show(tables.build(benchmark, shown, results.measured, quick, rounds_to), Console())
     _say_stored(results, shown)
@@ -149,10 +148,9 @@ def table(
     """Print the table from runs and stored results, also as Markdown, CSV or LaTeX."""
     from tacit.bench import export, plan, spec, tables
     from tacit.bench import results as stored
-    from tacit.runs import config as configs
 
     benchmark = spec.find(name)
-    shown = plan.select(plan.cells(benchmark, quick, configs.assignments(set)), only or [], column or [])
+    shown = plan.select(plan.cells(benchmark, quick, assignments(set)), only or [], column or [])
     results = stored.collect(benchmark, quick, shown, plan.run_folder(out, benchmark, quick))
     built = tables.build(benchmark, shown, results.measured, quick)
     if format == "terminal":

@@ -26,7 +26,7 @@ from tacit.report.partition_plots import Images
 from tacit.runs.auto import with_labels_present
 from tacit.runs.build import build_data
 from tacit.runs.config import Config
-from tacit.runs.progress import say
+from tacit.runs.followers.progress import say
 from tacit.storage import writable
 
 if TYPE_CHECKING:

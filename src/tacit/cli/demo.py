@@ -13,8 +13,9 @@ from rich.markup import escape
 from tacit.report import page, plots, tables
 from tacit.report.history import Run, load
 from tacit.runs.compare import run_once
-from tacit.runs.folders import safe
-from tacit.runs.progress import say
+from tacit.runs.directory import RunDirectory, layout
+from tacit.runs.directory.folders import safe
+from tacit.runs.followers.progress import say
 from tacit.runs.resolve import resolve
 
 COMMON: dict[str, Any] = {
@@ -62,8 +63,8 @@ def show(folder: Path, console: Console) -> None:
     print(plots.terminal_curve(runs, width, 15, color=console.color_system is not None))
     page.write_with_command(runs, folder, "tacit demo")
     plots.save(plots.figure(runs), folder / "curve.png")
-    say(f"\nreport: {folder / 'report.html'}\n\nnext:", console)
-    config = shlex.quote(str(folder / "auto" / "config.toml"))
+    say(f"\nreport: {folder / layout.REPORT}\n\nnext:", console)
+    config = shlex.quote(str(RunDirectory(folder / "auto").config_file))
     for what, arguments in NEXT:
         command = f"{_program()} {arguments.format(config=config)}"
         console.print(f"  {escape(command)}\n      [dim]{what}[/dim]", highlight=False, soft_wrap=True)

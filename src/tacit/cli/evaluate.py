@@ -7,14 +7,49 @@ from rich.console import Console
 
 from tacit.errors import TacitError, unknown
 from tacit.runs.directory import RunDirectory
-from tacit.runs.folders import safe
-from tacit.runs.progress import say
+from tacit.runs.directory.folders import safe
+from tacit.runs.followers.progress import say
 from tacit.storage import replacing
 
 if TYPE_CHECKING:
     from tacit.metrics.evaluation import Evaluation
 
 FORMS = (".json", ".csv")
+
+
+def evaluate(
+    run: Path,
+    data: str | None,
+    positive: str | None,
+    seed: int,
+    out: Path | None,
+    console: Console,
+    *,
+    clients: bool,
+    membership: bool,
+    import_net: bool,
+) -> None:
+    """Print how good the model is on its own test samples or on others, and note it with the run."""
+    check_output(out)
+    if membership:
+        if clients or positive:
+            problem = "--membership goes with --data, --seed and --out only"
+            raise TacitError(problem, "leave out the other options", code="evaluate.membership-alone")
+        attack(run, data, seed, out, console, import_net=import_net)
+        return
+    if clients and data:
+        raise TacitError("--clients has its own data", "leave out --data", code="evaluate.data-and-clients")
+    if clients:
+        found = of_clients(run, positive, seed)
+    elif data:
+        found = of_samples(run, data, positive, seed, import_net=import_net)
+    else:
+        found = of_test_samples(run, positive, seed)
+    show(found, out, console)
+    if clients or data:
+        save(found, run)
+    else:
+        add_to_card(found, run)
 
 
 def check_output(out: Path | None) -> None:
@@ -46,8 +81,8 @@ def of_test_samples(run: Path, positive: str | None, seed: int) -> "Evaluation":
 
 def of_clients(run: Path, positive: str | None, seed: int) -> "Evaluation":
     """The run's model on the samples of each of its clients."""
-    from tacit.runs import client_evaluation
     from tacit.runs.experiment import Experiment
+    from tacit.runs.result import client_evaluation
 
     experiment = Experiment.reopen(run)
     number = class_number(experiment.job.federation.classes, positive)
@@ -57,16 +92,16 @@ def of_clients(run: Path, positive: str | None, seed: int) -> "Evaluation":
 def of_samples(run: Path, data: str, positive: str | None, seed: int, *, import_net: bool) -> "Evaluation":
     """The run's model on other labeled samples."""
     from tacit.inference.labeled import evaluate
-    from tacit.runs import saved_model
+    from tacit.runs.result import saved_model
 
     model = saved_model.load(run, import_net=import_net)
     return evaluate(model, data, positive=class_number(model.classes, positive), seed=seed)
 
 
-def membership(run: Path, data: str | None, seed: int, out: Path | None, console: Console, *, import_net: bool) -> None:
+def attack(run: Path, data: str | None, seed: int, out: Path | None, console: Console, *, import_net: bool) -> None:
     """Attack the model: print how well its training samples can be recognised, and add it to the run's card."""
-    from tacit.runs import card, saved_model
-    from tacit.runs import membership as attacks
+    from tacit.runs.result import card, saved_model
+    from tacit.runs.result import membership as attacks
 
     if out is not None and out.suffix.lower() != ".json":
         raise TacitError(f"cannot write {out}", "use a name that ends in .json", code="evaluate.output-format")
@@ -124,7 +159,7 @@ def save(found: "Evaluation", run: Path) -> None:
 
 def add_to_card(found: "Evaluation", run: Path) -> None:
     """Add the scores on the run's own test samples to its card."""
-    from tacit.runs.card import with_scores
+    from tacit.runs.result.card import with_scores
 
     directory = RunDirectory(run)
     if text := directory.card():

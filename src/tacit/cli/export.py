@@ -14,8 +14,8 @@ from tacit.inference.export import export as write
 from tacit.inference.labeled import Labeled, labeled_samples
 from tacit.inference.model import Model
 from tacit.inference.reference import measure, some_rows
-from tacit.runs import saved_model
-from tacit.runs.progress import say, say_wrapped
+from tacit.runs.followers.progress import say, say_wrapped
+from tacit.runs.result import saved_model
 
 CHECKED = 64  # samples that the file is compared on
 

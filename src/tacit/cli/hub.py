@@ -12,8 +12,9 @@ from rich.table import Table
 
 from tacit.cli.options import From, Open, Port
 from tacit.errors import TacitError
+from tacit.runs.assignments import assignments
 from tacit.runs.directory import RunDirectory
-from tacit.runs.progress import say, say_wrapped
+from tacit.runs.followers.progress import say, say_wrapped
 
 if TYPE_CHECKING:
     from tacit.deploy.hub_directory import HubDirectory
@@ -122,9 +123,8 @@ def describe(config: Config, set: Set = None, hub: Folder = HERE) -> None:
     """Write federation.toml, which sites need to check their data."""
     directory = _open(hub)
     from tacit.deploy.hub import write_federation_file
-    from tacit.runs import config as configs
 
-    path = write_federation_file(directory, config, configs.assignments(set), say_wrapped)
+    path = write_federation_file(directory, config, assignments(set), say_wrapped)
     say(f"{path}: give it to every site, for `tacit site check`.")
 
 
@@ -133,10 +133,9 @@ def run(config: Config, set: Set = None, hub: Folder = HERE) -> None:
     """Start a new run with the sites and show its rounds."""
     directory = _open(hub)
     from tacit.deploy.hub import create_run
-    from tacit.runs import config as configs
 
     directory.require_running()
-    _run_to_end(directory, create_run(directory, config, configs.assignments(set), notify=say_wrapped))
+    _run_to_end(directory, create_run(directory, config, assignments(set), notify=say_wrapped))
 
 
 @app.command()

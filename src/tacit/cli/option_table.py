@@ -34,7 +34,7 @@ TABLE = {
     "net": Option(
         "net.name",
         str,
-        "See `tacit ls nets`; hf:FOLDER; or your own `module:factory`, called with (shape, classes).",
+        "See `tacit ls nets`; hf:FOLDER; or your own `module:factory`; by the data when not given.",
     ),
     "rounds": Option("rounds", int, "Rounds of communication."),
     "epochs": Option("train.epochs", int, "Passes over the local data per round."),

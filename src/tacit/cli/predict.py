@@ -17,8 +17,8 @@ from tacit.inference.output import refuse_others, rows_of
 from tacit.inference.predict_paths import Summary, predict_paths
 from tacit.inference.prediction import Columns
 from tacit.inference.samples import blocks
-from tacit.runs import saved_model
-from tacit.runs.progress import say
+from tacit.runs.followers.progress import say
+from tacit.runs.result import saved_model
 from tacit.storage import replacing
 
 FEW = 10  # samples whose answers are printed one by one

@@ -13,7 +13,7 @@ from tacit.method import Variant
 from tacit.objectives import OBJECTIVES
 from tacit.runs import registry
 from tacit.runs.config import SECTION_TYPES, SERVER
-from tacit.runs.net_options import options_of
+from tacit.runs.net.options import options_of
 from tacit.runs.settings import Setting, default_of
 
 SECTIONS = SECTION_TYPES | {"server": SECTION_TYPES["train"]}  # [server] has the settings of [train]

@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 
 from tacit.cli.options import Open, Port
-from tacit.runs.progress import say
+from tacit.runs.followers.progress import say
 
 if TYPE_CHECKING:
     from tacit.deploy.check import Report

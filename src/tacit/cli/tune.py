@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tacit.runs.experiment import Experiment
-from tacit.runs.progress import say
+from tacit.runs.followers.progress import say
 from tacit.runs.tune import Search, Trial, best_of, chance
 
 SHOWN = 20  # trials in the table, the best first

@@ -8,7 +8,7 @@ from pathlib import Path
 from tacit.dashboard import server
 from tacit.dashboard.board import Board, FindPanel, Panel
 from tacit.errors import TacitError
-from tacit.runs.progress import say
+from tacit.runs.followers.progress import say
 
 RUNS = Path("runs")
 

@@ -10,8 +10,8 @@ from typing import Any
 from tacit.dashboard.finder import Finder, Found
 from tacit.dashboard.followed import FollowedRun
 from tacit.dashboard.groups import Group, label_searches, place_of, planned_runs
-from tacit.runs import planned
-from tacit.runs.planned import Plan
+from tacit.runs.directory import planned
+from tacit.runs.directory.planned import Plan
 
 TICK = 0.4  # seconds between two looks at the runs
 SEARCH = 1.6  # between two searches for runs
@@ -79,7 +79,7 @@ class Board:
     def _newest_first(self) -> list[FollowedRun]:
         """All runs that exist, those whose log changed last in front: reading thousands of rounds takes a while."""
         there = [run for run in self.runs.values() if not run.planned_only]
-        return sorted(there, key=lambda run: run.log_changed, reverse=True)
+        return sorted(there, key=lambda run: run.directory.log_changed(), reverse=True)
 
     def _arrange(self, found: Found) -> None:
         """Take in what a search found: new runs and groups, and those that are gone."""

@@ -4,11 +4,11 @@ import os
 from pathlib import Path
 from typing import Any
 
-from tacit.dashboard import files
 from tacit.dashboard.followed import FollowedRun
 from tacit.errors import TacitError
 from tacit.formatting import printable
-from tacit.runs.folders import read_command
+from tacit.runs.directory import shown
+from tacit.runs.directory.folders import read_command
 
 CLIENTS, CLASSES = 100, 100  # that the table of who holds what shows
 LONGEST = 200_000  # characters of a text
@@ -20,8 +20,8 @@ def of_run(run: FollowedRun) -> dict[str, Any]:
     return {
         "id": run.id,
         "folder": printable(run.folder),
-        "config": _text(run, "config.toml"),
-        "card": _text(run, "card.md"),
+        "config": _text(run.directory.config_file),
+        "card": _text(run.directory.card_file),
         "holdings": _holdings(run),
         "skips": [
             {"round": round, "client": run.name_of(client), "reason": reason}
@@ -29,26 +29,26 @@ def of_run(run: FollowedRun) -> dict[str, Any]:
         ],
         "left_out": _left_out(run),
         "log": _log(run),
-        "errors": _tail(run, "errors.log"),
-        "files": files.listing(run.folder),
+        "errors": _tail(run.directory.errors_file),
+        "files": shown.listing(run.folder),
         "resume": printable(run.directory.resume_command),
         "choice": _choice(run),
         "scores": _scores(run),
     }
 
 
-def _text(run: FollowedRun, name: str) -> str:
+def _text(path: Path) -> str:
     try:
-        with files.opened(run.folder, name) as file:
+        with shown.opened(path.parent, path.name) as file:
             return printable(file.read(LONGEST).decode(errors="replace"), lines=True)
     except OSError:
         return ""
 
 
-def _tail(run: FollowedRun, name: str) -> list[str]:
+def _tail(path: Path) -> list[str]:
     """The last lines of a log."""
     try:
-        with files.opened(run.folder, name) as file:
+        with shown.opened(path.parent, path.name) as file:
             size = os.fstat(file.fileno()).st_size
             file.seek(max(0, size - TAIL))
             text = file.read(TAIL).decode(errors="replace")
@@ -60,7 +60,7 @@ def _tail(run: FollowedRun, name: str) -> list[str]:
 
 def _log(run: FollowedRun) -> list[str]:
     """What a hub printed, or a line per round."""
-    return _tail(run, "progress.log") or list(run.lines)
+    return _tail(run.directory.progress_file) or list(run.lines)
 
 
 def _holdings(run: FollowedRun) -> dict[str, Any] | None:
@@ -96,7 +96,7 @@ def _left_out(run: FollowedRun) -> list[str]:
 
 
 def _choice(run: FollowedRun) -> str:
-    from tacit.runs.progress import choice_line
+    from tacit.runs.followers.progress import choice_line
 
     try:
         return printable(choice_line(run.last)) if run.last is not None else ""
@@ -112,4 +112,4 @@ def _scores(run: FollowedRun) -> list[dict[str, Any]]:
 
 def of_group(folder: Path) -> dict[str, Any]:
     """What the page shows about a comparison, a benchmark or a search."""
-    return {"folder": printable(folder), "command": printable(read_command(folder)), "files": files.listing(folder)}
+    return {"folder": printable(folder), "command": printable(read_command(folder)), "files": shown.listing(folder)}

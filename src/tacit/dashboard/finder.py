@@ -6,18 +6,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tacit.runs import planned
+from tacit.runs.directory import layout, planned
 
 DEEPEST = 8  # folders below a root
 MOST = 20_000  # folders that are looked at
 FRESH = 2.0  # seconds in which the clock of a file system may not tell two changes apart
 # Folders of runs, hubs and sites without runs in them, and others that are large.
 SKIPPED = {
-    "checkpoint", "evaluations", "tensorboard", "memories", "memory", "private", "flower", "app", "sites",
-    "node_modules", "site-packages", "__pycache__",
+    layout.CHECKPOINT, layout.EVALUATIONS, layout.TENSORBOARD, "memories", "memory", "private", "flower", "app",
+    "sites", "node_modules", "site-packages", "__pycache__",
 }  # fmt: skip
-CONFIG, HUB = "config.toml", "hub.toml"
-MARKS = {"run.json", "rounds.jsonl", "split.json"}  # one of them next to config.toml makes a run
+HUB = "hub.toml"
 
 
 @dataclass
@@ -52,7 +51,7 @@ class Finder:
         found, seen = Found(), dict[Path, _Listing]()
         for root in self.roots:
             for folder, listing in self._below(root, 0, seen):
-                if CONFIG in listing.files and listing.files & MARKS:
+                if layout.is_run(listing.files):
                     found.runs.append(folder)
                 if planned.FILE in listing.files:
                     found.plans.append(folder)
@@ -70,8 +69,7 @@ class Finder:
             return
         seen[folder] = listing
         yield folder, listing
-        is_run = CONFIG in listing.files and bool(listing.files & MARKS)
-        if depth < DEEPEST and not is_run:
+        if depth < DEEPEST and not layout.is_run(listing.files):
             for name in listing.folders:
                 yield from self._below(folder / name, depth + 1, seen)
 
@@ -94,5 +92,4 @@ class Finder:
 
 
 def _may_hold_runs(name: str) -> bool:
-    # A benchmark moves runs of another config or code aside, under a name with .old- in it.
-    return not name.startswith(".") and name not in SKIPPED and ".old-" not in name
+    return not name.startswith(".") and name not in SKIPPED and not layout.is_set_aside(name)

@@ -12,13 +12,10 @@ from tacit.engines.events import RoundProgress
 from tacit.engines.record import RoundRecord
 from tacit.errors import TacitError
 from tacit.formatting import printable
-from tacit.runs import progress
 from tacit.runs.directory import RunDirectory
-from tacit.runs.round_tail import RoundTail
+from tacit.runs.directory.round_tail import RoundTail
+from tacit.runs.followers import progress
 
-WATCHED = (
-    "config.toml", "round.json", "error.json", "notices.json", "end.json", "sites.json", "checkpoint/latest.json",
-)  # fmt: skip
 QUIET, PATIENCE = 120.0, 5.0  # a run is stalled after this many seconds, and this many of its slowest rounds
 FIRST_ROUND = 900.0  # or after this many, before its first round has ended
 LINES, SKIPS = 200, 300  # that are shown of the log, and of clients left out
@@ -84,7 +81,7 @@ class FollowedRun:
         for place, record in enumerate(records):
             self._take(record, shown=len(records) - place <= LINES)
         running = self._is_running()
-        signature = (running, self.epoch, len(self.series), self._tail.damaged, *map(self._stamp, WATCHED))
+        signature = (running, self.epoch, len(self.series), self._tail.damaged, *self.directory.changes())
         changed = signature != self._signature
         if changed:
             self._signature = signature
@@ -109,18 +106,6 @@ class FollowedRun:
     def _all_names(self, record: RoundRecord) -> list[str] | None:
         return self.names if self.names and all(client < len(self.names) for client in record.skipped) else None
 
-    def _stamp(self, name: str) -> tuple[int, int] | None:
-        try:
-            status = (self.folder / name).stat()
-        except OSError:
-            return None
-        return status.st_mtime_ns, status.st_size
-
-    @property
-    def log_changed(self) -> int:
-        """When its log was last written, in nanoseconds; 0 if there is none."""
-        return (self._stamp("rounds.jsonl") or (0, 0))[0]
-
     def _is_running(self) -> bool:
         try:
             return self.directory.is_running()
@@ -133,13 +118,13 @@ class FollowedRun:
             self.config = self.directory.config()
             self.names = [printable(name, 128) for name in (self.directory.sites() or {"names": []})["names"]]
             self.notices = {code: printable(text, 1000) for code, text in self.directory.notices().items()}
-            self._early = _int(self.directory.read_note("end.json"), "rounds")
+            self._early = self.directory.early_end()
             self.current = self.directory.current_round() if running else None
             self.status, self.problem = self._state(running)
         except (TacitError, OSError) as error:
             self.status, self.problem, self.current = "broken", printable(error, 500), None
         if self.current is None or before is None or _position(self.current) != _position(before):
-            self._moved = max(self._moved, self._last_write(now))
+            self._moved = max(self._moved, min(now, self.directory.last_sign() or now))
 
     def _state(self, running: bool) -> tuple[str, str]:
         if self.rounds and self.done >= self.rounds:
@@ -150,10 +135,6 @@ class FollowedRun:
         if stop is None:
             return "stopped", f"no process works on it; continue with {self.directory.resume_command}"
         return ("diverged" if stop.code == "engine.diverged" else "failed"), printable(stop, 500)
-
-    def _last_write(self, now: float) -> float:
-        stamps = [self._stamp(name) for name in ("rounds.jsonl", "config.toml", "round.json")]
-        return min(now, max((stamp[0] / 1e9 for stamp in stamps if stamp), default=now))
 
     def _is_stalled(self, now: float) -> bool:
         if self.status != "running":
@@ -238,11 +219,6 @@ class FollowedRun:
 
 def _position(current: RoundProgress) -> tuple[object, ...]:
     return current.round, len(current.answered), len(current.failed), len(current.working)
-
-
-def _int(note: dict[str, Any] | None, name: str) -> int | None:
-    value = None if note is None else note.get(name)
-    return value if isinstance(value, int) else None
 
 
 def _finite(value: float | None) -> float | None:

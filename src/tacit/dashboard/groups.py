@@ -7,10 +7,10 @@ from typing import Any
 
 from tacit.dashboard.followed import FollowedRun, id_of
 from tacit.formatting import printable
-from tacit.runs import planned
-from tacit.runs.planned import Plan
+from tacit.runs.directory import RunDirectory, planned
+from tacit.runs.directory.planned import Plan
 
-NOTES = {"cell.json": (2, "benchmark"), "tune.json": (1, "search")}  # in a run's folder: how far up the group is
+LEVELS = {"benchmark": 2, "search": 1}  # how far above a run's folder its group is
 
 
 @dataclass
@@ -42,9 +42,8 @@ def place_of(folder: Path, plans: Mapping[Path, Plan], roots: Sequence[Path]) ->
             return above, plans[above].kind
         if above in roots:
             break
-    for name, (levels, kind) in NOTES.items():
-        if (folder / name).exists():
-            return _up(folder.parent, levels, roots), kind
+    if (purpose := RunDirectory(folder).purpose()) is not None:
+        return _up(folder.parent, LEVELS[purpose], roots), purpose
     if folder.name.startswith("seed-"):
         return _up(folder.parent, 1, roots), "comparison"
     return _up(folder, 1, roots), "folder"

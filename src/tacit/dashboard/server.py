@@ -11,9 +11,10 @@ from importlib.resources import files as package_files
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from tacit.dashboard import details, files
+from tacit.dashboard import details
 from tacit.dashboard.board import Board
 from tacit.errors import TacitError
+from tacit.runs.directory import shown
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -91,12 +92,12 @@ def application(board: Board, token: str) -> "Starlette":
         try:
             if folder is None:
                 raise FileNotFoundError(name)
-            opened = await run_in_threadpool(files.opened, folder, name)
+            opened = await run_in_threadpool(shown.opened, folder, name)
         except OSError:
             return _nothing()
-        kind, size = files.KINDS[name], os.fstat(opened.fileno()).st_size
+        kind, size = shown.KINDS[name], os.fstat(opened.fileno()).st_size
         headers = {"Content-Length": str(size), "Content-Security-Policy": SANDBOX}
-        headers |= {"Content-Disposition": f'attachment; filename="{name}"'} if kind == files.DATA else {}
+        headers |= {"Content-Disposition": f'attachment; filename="{name}"'} if kind == shown.DATA else {}
         return StreamingResponse(_parts(opened, size), media_type=kind, headers=headers)
 
     routes = [

@@ -30,7 +30,7 @@ def with_unknown(source: Source, asked: int | tuple[str, ...] | None) -> Source:
             REMEDY,
             code="data.one-known-class" if kept else "data.no-known-class",
         )
-    if source.inputs.kind == "text":
+    if source.inputs.reads_classes:
         raise TacitError(
             f"the classes of {source.name} are its characters, which the network also reads",
             "leave out data.unknown_classes",

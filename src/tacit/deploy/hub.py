@@ -23,9 +23,9 @@ from tacit.runs.auto import AUTO, Declared
 from tacit.runs.build import build_data, refuse_missing_labels
 from tacit.runs.config import Config
 from tacit.runs.directory import RunDirectory
+from tacit.runs.directory.folders import fresh
 from tacit.runs.experiment import Experiment
-from tacit.runs.folders import fresh
-from tacit.runs.progress import round_line, score_texts, skipped_lines
+from tacit.runs.followers.progress import round_line, score_texts, skipped_lines
 from tacit.runs.protection import protection_notes
 from tacit.runs.resolve import resolve
 from tacit.runs.simulation import refuse_secure

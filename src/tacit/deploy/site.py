@@ -25,7 +25,7 @@ from tacit.engines.job import ClientFailure
 from tacit.engines.memory import KEPT, MemoryStore
 from tacit.protect.sample_budget import Spent
 from tacit.runs import config as configs
-from tacit.runs.feature_cache import with_cached_features
+from tacit.runs.net.feature_cache import with_cached_features
 from tacit.storage import on_disk
 
 LONGEST = 200  # characters of a text from the hub in the journal

@@ -13,7 +13,7 @@ from tacit.deploy.journal import Entry, Journal
 from tacit.deploy.settings import Site, load_settings, resolve_path
 from tacit.errors import TacitError
 from tacit.formatting import printable, size_of
-from tacit.runs.progress import score_texts
+from tacit.runs.followers.progress import score_texts
 
 SHOWN = 200  # entries of the journal, the latest first
 TAIL = 1 << 16  # bytes at the end of the log of `tacit site join`

@@ -6,7 +6,6 @@ from typing import Any
 
 from torch import Tensor
 
-from tacit.data.inputs import ImageInputs, VectorInputs
 from tacit.data.sources.images import Size
 from tacit.inference.description import Description
 
@@ -69,7 +68,7 @@ def warnings(about: Description, seen: Seen, threshold: float | None) -> Iterato
     ]
     worst, place = max(shifts, default=(0.0, 0))
     if worst > SHIFT:
-        what = _level_name(about, place)
+        what = about.inputs.level_name(place)
         yield (
             f"{what} is {means[place]:.3g} on average and was {reference.levels[place]:.3g} for the test samples, "
             f"{worst:.1f} deviations away"
@@ -84,11 +83,5 @@ def warnings(about: Description, seen: Seen, threshold: float | None) -> Iterato
 
 def _usual(size: Size, about: Description) -> bool:
     """Whether an image file has about the size of those in training."""
-    known = about.inputs.sizes if isinstance(about.inputs, ImageInputs) else ()
+    known = about.inputs.sizes
     return all(low / SCALE <= side <= high * SCALE for side, low, high in zip(size, known[:2], known[2:], strict=False))
-
-
-def _level_name(about: Description, place: int) -> str:
-    if isinstance(about.inputs, VectorInputs):
-        return f"{about.inputs.features[place]}"
-    return "the brightness" if about.inputs.shape[0] == 1 else f"the brightness of channel {place}"

@@ -1,5 +1,6 @@
 """Which reader turns what a user has into the samples of a model, by the kind of its inputs."""
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -28,12 +29,13 @@ class Reader(Protocol):
         ...
 
 
+READERS: dict[str, Callable[[Any], Reader]] = {
+    ImageInputs.kind: ImageReader,
+    CharacterInputs.kind: TextReader,
+    VectorInputs.kind: VectorReader,
+}
+
+
 def reader_for(inputs: Inputs) -> Reader:
     """The reader of a model with these inputs."""
-    if isinstance(inputs, ImageInputs):
-        return ImageReader(inputs)
-    if isinstance(inputs, CharacterInputs):
-        return TextReader(inputs)
-    if isinstance(inputs, VectorInputs):
-        return VectorReader(inputs)
-    raise TypeError(f"no reader for {inputs.kind}")
+    return READERS[inputs.kind](inputs)

@@ -7,9 +7,8 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from tacit import heads
-from tacit.aggregation import WeightsDown
-from tacit.heads import SentMemory
+from tacit.aggregation import WeightsDown, heads
+from tacit.aggregation.heads import SentMemory
 from tacit.method import ClientContext, Needs, Positive, Reply, ServerContext
 from tacit.params import Params
 from tacit.updates import ClassCounts, Facts, Shaped

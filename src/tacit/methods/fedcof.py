@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from tacit import heads
-from tacit.aggregation import WeightsDown
-from tacit.heads import ClassMeans, MeansState, SentMemory
+from tacit.aggregation import WeightsDown, heads
+from tacit.aggregation.heads import ClassMeans, MeansState, SentMemory
 from tacit.method import ClientContext, Needs, NonNegative, Reply, ServerContext
 from tacit.params import Params
 

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from tacit import aggregation as agg
 from tacit import params
+from tacit.aggregation.patches import Patch, changes, scalars, updated, without_small
 from tacit.learn import Batch, BatchLoss, ParameterBlock, Plateau, Trained, fit_alternating, loss_on
 from tacit.losses import agreement_labels, cross_entropy
 from tacit.method import (
@@ -31,7 +32,6 @@ from tacit.method import (
 from tacit.objectives.inter_client import Neighbours, Noise, embedding, helper_predictions, inter_client
 from tacit.objectives.parts import LabeledView, view_of
 from tacit.params import Params
-from tacit.patches import Patch, changes, scalars, updated, without_small
 from tacit.per_client import PerClient
 from tacit.updates import SparseTrainableUpdate, SparseUpdate
 

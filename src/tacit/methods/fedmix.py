@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from tacit import aggregation as agg
 from tacit.aggregation import Weights, WeightsDown, WeightsState, WeightsUp
+from tacit.aggregation.server_step import ServerOptimizer, TuneHead
 from tacit.errors import TacitError
 from tacit.learn import Batch, BatchLoss, Forward, LocalLoss, LocalState, Objective, View, fit
 from tacit.losses import cross_entropy
@@ -35,7 +36,6 @@ from tacit.method import (
 from tacit.objectives import Mixup, Supervised
 from tacit.objectives.parts import view_of
 from tacit.params import Params
-from tacit.server_step import ServerOptimizer, TuneHead
 from tacit.updates import CountField, Facts, Shaped
 
 Logits = Callable[[Tensor], Tensor]  # inputs (n, …) -> logits (n, c)

@@ -5,9 +5,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from tacit import heads
-from tacit.aggregation import WeightsDown
-from tacit.heads import ClassMeans, MeansState, SentMemory
+from tacit.aggregation import WeightsDown, heads
+from tacit.aggregation.heads import ClassMeans, MeansState, SentMemory
 from tacit.method import ClientContext, Needs, Reply, ServerContext
 from tacit.params import Params
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from tacit import aggregation as agg
 from tacit.aggregation import Weights, WeightsDown, WeightsState, WeightsUp
+from tacit.aggregation.server_step import ServerOptimizer, TuneHead
 from tacit.learn import LocalState, Objective, fit
 from tacit.method import ClientContext, Needs, NonNegative, Reply, ServerContext
 from tacit.objectives import FixMatch
 from tacit.params import Params
-from tacit.server_step import ServerOptimizer, TuneHead
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tacit import aggregation as agg
 from tacit.aggregation import Weights, WeightsState, WeightsUp
+from tacit.aggregation.server_step import ServerOptimizer, TuneHead
 from tacit.errors import TacitError
 from tacit.federation import UNLABELED
 from tacit.learn import Batch, BatchLoss, Forward, LocalLoss, LocalState, Trained, View, fit, predict
@@ -29,7 +30,6 @@ from tacit.method import (
 )
 from tacit.objectives import Supervised
 from tacit.params import Params
-from tacit.server_step import ServerOptimizer, TuneHead
 
 
 @dataclass(frozen=True)

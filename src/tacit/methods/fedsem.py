@@ -10,12 +10,12 @@ from torch import Tensor
 
 from tacit import aggregation as agg
 from tacit.aggregation import Weights, WeightsState, WeightsUp
+from tacit.aggregation.server_step import ServerOptimizer, TuneHead
 from tacit.federation import Samples
 from tacit.learn import LocalState, View, fit, predict
 from tacit.method import ClientContext, Needs, Probability, PseudoLabels, Reply, ServerContext
 from tacit.objectives import Supervised
 from tacit.params import Params
-from tacit.server_step import ServerOptimizer, TuneHead
 
 
 @dataclass(frozen=True)

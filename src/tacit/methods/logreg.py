@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tacit import heads
-from tacit.aggregation import WeightsDown, WeightsState, WeightsUp
+from tacit.aggregation import WeightsDown, WeightsState, WeightsUp, heads
 from tacit.learn import LocalState
 from tacit.method import ClientContext, Needs, Positive, Reply, ServerContext
 from tacit.params import Params

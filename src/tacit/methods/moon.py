@@ -10,13 +10,13 @@ from torch import Tensor
 from tacit import aggregation as agg
 from tacit import params
 from tacit.aggregation import Weights, WeightsDown, WeightsState, WeightsUp
+from tacit.aggregation.server_step import ServerOptimizer, TuneHead
 from tacit.learn import FeatureTerm, LocalState, Objective, fit
 from tacit.losses import contrast
 from tacit.method import ClientContext, Needs, NonNegative, Positive, Reply, ServerContext
 from tacit.nets import Net
 from tacit.objectives import Supervised
 from tacit.params import Params
-from tacit.server_step import ServerOptimizer, TuneHead
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from torch.nn import functional
 
 from tacit import aggregation as agg
 from tacit.aggregation import Weights, WeightsState
-from tacit.heads import head_of
+from tacit.aggregation.heads import head_of
+from tacit.aggregation.server_step import HeadTuning, ServerOptimizer, TuneHead
 from tacit.learn import Batch, BatchLoss, Forward, LocalLoss, LocalState, Looks, epoch_steps, fit
 from tacit.losses import confident, cross_entropy, masked_cross_entropy
 from tacit.method import (
@@ -32,7 +33,6 @@ from tacit.method import (
 )
 from tacit.objectives.parts import LabeledView, accepted_share
 from tacit.params import Params, channels_last
-from tacit.server_step import HeadTuning, ServerOptimizer, TuneHead
 from tacit.updates import LabelCounts, SampleCount, Shaped, Update
 
 FEATURE, BIAS, PROXY = "proxyfl.feature.weight", "proxyfl.feature.bias", "proxyfl.proxy.weight"

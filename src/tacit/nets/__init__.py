@@ -94,7 +94,7 @@ def build(
 def _refuse_too_large(name: str, shape: tuple[int, ...]) -> None:
     """Refuse images for which a network designed for small ones has hundreds of millions of parameters."""
     largest = getattr(NETS[name], "largest", None)
-    if largest is not None and len(shape) == 3 and max(shape[1:]) > largest:
+    if largest is not None and max(shape[1:], default=0) > largest:
         raise TacitError(
             f"the network '{name}' is for images up to {largest} pixels, and these have {max(shape[1:])}",
             "use --net efficientnet-lite0 or resnet18, or a smaller data.size",

@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
@@ -22,15 +24,21 @@ from tacit.objectives.parts import (
 )
 from tacit.params import Params, channels_last
 
+ConsistencyWeight = Annotated[NonNegative, Field(description="of the consistency term, once it has grown")]
+TargetDistance = Annotated[
+    Distance, Field(description="between prediction and target: mse, squared (summed over classes) or kl")
+]
+BothViews = Annotated[View, Field(description="how both views are made")]
+
 
 @dataclass(frozen=True)
 class Pi:
     """Π-model (Laine and Aila 2017): the prediction on one view, without gradient, is the target of another view."""
 
-    weight: NonNegative = 1.0  # of the consistency term, once it has grown
+    weight: ConsistencyWeight = 1.0
     ramp: Ramp = 10.0
-    distance: Distance = "mse"  # between prediction and target: mse, squared (summed over classes) or kl
-    view: View = "weak"  # how both views are made
+    distance: TargetDistance = "mse"
+    view: BothViews = "weak"
     class_weights: ClassWeights = "none"
 
     labels_only = False
@@ -48,10 +56,10 @@ class MeanTeacher:
     """Mean Teacher (Tarvainen and Valpola 2017): the target comes from an average of the model over its steps."""
 
     alpha: Probability = 0.999  # α: how slowly the teacher follows; α grows to this as 1 - 1/(t + 1)
-    weight: NonNegative = 1.0  # of the consistency term, once it has grown
+    weight: ConsistencyWeight = 1.0
     ramp: Ramp = 10.0
-    distance: Distance = "mse"  # between prediction and target: mse, squared (summed over classes) or kl
-    view: View = "weak"  # how both views are made
+    distance: TargetDistance = "mse"
+    view: BothViews = "weak"
     class_weights: ClassWeights = "none"
 
     labels_only = False

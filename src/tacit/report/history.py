@@ -12,7 +12,7 @@ from tacit.engines.record import RoundRecord
 from tacit.errors import TacitError
 from tacit.formatting import printable
 from tacit.runs.directory import RunDirectory
-from tacit.runs.folders import find_runs
+from tacit.runs.directory.folders import find_runs
 
 ALL_LABELS = "all labels"
 

@@ -16,14 +16,13 @@ from tacit.report.charts import Chart
 from tacit.report.history import Run, by_group, by_label, evaluated
 from tacit.report.html import Line
 from tacit.report.tables import Summary
-from tacit.runs.directory import RunDirectory
-from tacit.runs.folders import write_command
+from tacit.runs.directory import RunDirectory, layout
+from tacit.runs.directory.folders import write_command
 from tacit.storage import replacing
 
 if TYPE_CHECKING:
     from tacit.report.evaluation_page import Mistake
 
-REPORT = "report.html"
 LARGE, SMALL = 4.4, 3.6  # widths of charts in inches; they decide the relative size of the text
 
 
@@ -38,7 +37,7 @@ def write(runs: Sequence[Run], path: Path, command: str | None = None, mistakes:
 def place(folders: Sequence[Path]) -> Path:
     """Where a page goes by default: of a single run into its folder, where the live page links it; else here."""
     single = len(folders) == 1 and RunDirectory(folders[0]).exists()
-    return folders[0] / REPORT if single else Path(REPORT)
+    return folders[0] / layout.REPORT if single else Path(layout.REPORT)
 
 
 def refuse_others(path: Path) -> None:
@@ -53,7 +52,7 @@ def refuse_others(path: Path) -> None:
 
 def write_with_command(runs: Sequence[Run], folder: Path, command: str) -> None:
     """Write the page of a folder of runs, and the command that made them, for later pages about them."""
-    write(runs, folder / REPORT, command)
+    write(runs, folder / layout.REPORT, command)
     write_command(folder, command)
 
 

@@ -33,8 +33,8 @@ from tacit.protect.config import FEWEST
 from tacit.protect.sample_budget import DELTA, Spent, epsilon
 from tacit.random import Streams
 from tacit.runs.config import Config
-from tacit.runs.net_config import start_of
-from tacit.runs.net_options import check_options
+from tacit.runs.net.config import start_of
+from tacit.runs.net.options import check_options
 from tacit.runs.protection import refuse_protection
 
 # The guard's reference is the best of these on validation: two rates and initial weights, weak views with and without

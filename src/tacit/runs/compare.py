@@ -9,17 +9,17 @@ from rich.console import Console
 
 from tacit.errors import TacitError
 from tacit.runs import config as configs
-from tacit.runs import progress
 from tacit.runs.auto import AUTO, decide
 from tacit.runs.bounds import plan, refuse_seed
 from tacit.runs.build import build_job
 from tacit.runs.config import Config
 from tacit.runs.directory import RunDirectory
+from tacit.runs.directory.planned import Plan, PlannedRun, working
 from tacit.runs.experiment import Experiment
 from tacit.runs.fitting import Fitted, fit
-from tacit.runs.live_table import LiveTable, Row
-from tacit.runs.notices import DIVERGED
-from tacit.runs.planned import Plan, PlannedRun, working
+from tacit.runs.followers import progress
+from tacit.runs.followers.live_table import LiveTable, Row
+from tacit.runs.followers.notices import DIVERGED
 
 # Rows are compared on the same labels and test samples, so `auto` holds out no others.
 AS_OTHERS = {"data.folds": None, "data.hold_out": None}

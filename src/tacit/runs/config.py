@@ -5,16 +5,14 @@ seed, rounds, cohort                 at the top
 [data] [net] [net.options] [train] [server] [engine] [faults] [limits] [protect] [log] [track]
 """
 
-import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import tomli_w
-from pydantic import BeforeValidator
 
 from tacit.data import sources
 from tacit.data.split import papers, partition
@@ -22,65 +20,22 @@ from tacit.data.split.config import DataConfig
 from tacit.data.views import augment
 from tacit.engines.faults import Faults
 from tacit.engines.limits import Limits
-from tacit.engines.selection import Select
 from tacit.errors import TacitError, notice_renamed, unknown
 from tacit.learn import learning_rate
-from tacit.method import Count, Method, Natural, Positive, Training
-from tacit.metrics.scores import Name as ScoreName
+from tacit.method import Count, Method, Natural, Training
 from tacit.protect import rules
 from tacit.protect.config import Protection
 from tacit.runs import full_config, toml_file
 from tacit.runs.directory import Fingerprints, fingerprint
-from tacit.runs.net_config import NetConfig, completed
+from tacit.runs.net.config import NetConfig, completed
 from tacit.runs.registry import build_method, renamed
+from tacit.runs.sections import EngineConfig, LogConfig, TrackConfig
 from tacit.runs.settings import check
 
 DEFAULT_METHOD = "fedavg"
 read = toml_file.read
 # A server has few labels: one pass over them in large batches would hardly train at all.
 SERVER = {"epochs": 10, "batch": 10}
-
-
-@dataclass(frozen=True)
-class EngineConfig:
-    """Where and how the rounds run. Only `device`, and a deadline that a client misses, can change the model.
-
-    A GPU adds numbers in another order than a CPU, and GPUs of different types need not give the same bits.
-    """
-
-    name: Literal["local", "flower"] = "local"  # `local`: worker processes; `flower`: Flower simulation on Ray
-    ray: str | None = None  # address of a Ray cluster, for flower; RAY_ADDRESS, or a new local one when not given
-    workers: Natural | None = None  # worker processes, 0 for none; when not given, one per core, or 1 with a GPU
-    strict: bool = False  # with workers = 0, also encode and decode every message
-    device: str = "cpu"  # torch device: cpu, cuda, cuda:1, …
-    deadline: Positive | None = None  # seconds until a round continues without a client; not with workers = 0
-    min_clients: Natural = 1  # the run stops if fewer clients reply in a round
-    memory_mb: Positive = 1024.0  # RAM for client memories; the rest is on disk
-
-
-def _listed(value: Any) -> Any:
-    """Names separated by commas as a list, so that they can be given on the command line."""
-    return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
-
-
-@dataclass(frozen=True)
-class LogConfig:
-    """What is measured and saved, and how often."""
-
-    evaluate_every: Count = 1  # rounds between evaluations
-    local: bool = False  # also evaluate each client's own model
-    metrics: Annotated[tuple[ScoreName, ...], BeforeValidator(_listed)] | None = None  # more scores: auroc, ece, …
-    checkpoint_every: Count = 1  # rounds between checkpoints
-    keep_checkpoints: Count = 3  # the last ones, to which `tacit resume --from` can return
-    select: Select = "last"  # the model to save, by validation: last, best, average (of the last five), or guard
-
-
-@dataclass(frozen=True)
-class TrackConfig:
-    """Experiment trackers that also get the rounds; nothing here changes a number."""
-
-    tensorboard: bool = False  # event files in the run's folder; needs tacit[tensorboard]
-    mlflow: str | None = None  # a folder for MLflow's database, or the address of its server; needs tacit[mlflow]
 
 
 class Role(Enum):
@@ -215,6 +170,8 @@ def make(tree: Mapping[str, Any]) -> Config:
             sections[name] = kind(**check(kind, given, name))
     plain = {name: value for name, value in tree.items() if name not in sections}
     config = Config(**sections, **check(Config, plain, ""))
+    if "name" not in tree.get("net", {}):
+        config = replace(config, net=replace(config.net, name=sources.kind_of(config.data.name).suggested_net))
     config = replace(
         config,
         method={"name": DEFAULT_METHOD} | config.method,
@@ -354,26 +311,6 @@ def refuse_sites(config: Config) -> None:
             "use `tacit hub run`, or another --partition",
             code="config.needs-hub",
         )
-
-
-def assignments(texts: Iterable[str] | None) -> dict[str, Any]:
-    """The settings given with `--set`, by name."""
-    return dict(map(parse_assignment, texts or ()))
-
-
-def parse_assignment(text: str) -> tuple[str, Any]:
-    """Split `method.mu=0.1` into name and value; a value that is not TOML is a string."""
-    name, equals, value = text.partition("=")
-    if not equals or not name.strip():
-        raise TacitError(
-            f"'{text}' is not a setting with a value",
-            "write --set section.name=value, such as --set train.lr=0.1",
-            code="config.not-an-assignment",
-        )
-    try:
-        return name.strip(), tomllib.loads(f"value = {value}")["value"]
-    except ValueError:  # also for a number with thousands of digits
-        return name.strip(), value.strip()
 
 
 def dumps(config: Config) -> str:

@@ -24,8 +24,9 @@ from tacit.metrics.predictions import Predictions
 from tacit.random import Streams
 from tacit.runs import config as configs
 from tacit.runs.build import build_job
-from tacit.runs.config import Config, TrackConfig
+from tacit.runs.config import Config
 from tacit.runs.directory import RunDirectory
+from tacit.runs.sections import TrackConfig
 
 if TYPE_CHECKING:
     from tacit.runs.experiment import Experiment

@@ -1,23 +1,19 @@
 """One run: create it from a config, reopen it from its folder, run its rounds, read its result."""
 
-import math
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from hashlib import sha256
 from pathlib import Path
 from traceback import format_exception
 from typing import IO, Any
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from tacit import __version__
 from tacit.data.sources import Source
-from tacit.data.split import partition
-from tacit.data.split.split import Split, class_counts
+from tacit.data.split.split import Split
 from tacit.engines import checkpoint, guard, selection
 from tacit.engines.events import Event, RoundEnded, round_records
 from tacit.engines.in_process import InProcessTransport
@@ -32,49 +28,21 @@ from tacit.metrics.predictions import Predictions
 from tacit.params import Params
 from tacit.process import default_workers, one_thread
 from tacit.runs import config as configs
-from tacit.runs import cross_validation, notices, round_file, saved_model, simulation, trackers
+from tacit.runs import cross_validation, simulation
+from tacit.runs.begun import counts, data_fingerprint, is_as_begun, with_draw
 from tacit.runs.build import build_job
-from tacit.runs.card import card
-from tacit.runs.config import Config, EngineConfig, TrackConfig
-from tacit.runs.directory import RoundLog, RunDirectory, fingerprint
-from tacit.runs.feature_cache import with_cached_features
+from tacit.runs.config import Config
+from tacit.runs.directory import RoundLog, RunDirectory
+from tacit.runs.followers import notices, round_file, trackers
+from tacit.runs.net.feature_cache import with_cached_features
 from tacit.runs.protection import protection_notes
+from tacit.runs.result import saved_model
+from tacit.runs.result.card import card
+from tacit.runs.result.finished import Result
+from tacit.runs.sections import EngineConfig, TrackConfig
 from tacit.storage import DiskError
 
 LARGEST = 1 << 24  # numbers that the outputs on the test set may have to be saved
-
-
-@dataclass(frozen=True)
-class Result:
-    """A finished run."""
-
-    config: Config
-    history: list[dict[str, Any]] = field(repr=False)  # the records of all rounds
-    params: Params | None = field(repr=False)  # the final model; None for a method without a common model
-    job: Job = field(repr=False)
-
-    @property
-    def accuracy(self) -> float:
-        """Test accuracy of the model that is saved; without a common model, the clients' mean; NaN if not measured.
-
-        With `data.folds` and no test samples it is cross-validated.
-        """
-        last = self.history[-1]
-        if last["selected"] is not None:
-            known = last["selected"]["accuracy"]
-            return math.nan if known is None else float(known)
-        known = last["local_accuracy"] if last["accuracy"] is None else last["accuracy"]
-        return math.nan if known is None else float(known)
-
-    def net(self) -> torch.nn.Module:
-        """The trained network as an ordinary torch module in evaluation mode."""
-        if self.params is None:
-            raise TacitError(
-                f"{self.config.method_name} trains no common model: each client has its own",
-                "use another method to get one",
-                code="run.no-common-model",
-            )
-        return self.job.net.module(self.params)
 
 
 @dataclass(frozen=True)
@@ -101,7 +69,7 @@ class Experiment:
 
     @classmethod
     def _begun(cls, config: Config, directory: RunDirectory, job: Job, split: Split) -> "Experiment":
-        about = {"hash": split.hash(), "data": _fingerprint(job), "counts": _counts(job, split)} | split.to_json()
+        about = {"hash": split.hash(), "data": data_fingerprint(job), "counts": counts(job, split)} | split.to_json()
         directory.create(configs.dumps(config), about, config.fingerprints(), __version__)
         return cls(config, directory, job, split)
 
@@ -125,12 +93,12 @@ class Experiment:
                 "restore it, or start a new run",
                 code="run.broken-config",
             )
-        config = configs.make(_with_draw(given))
+        config = configs.make(with_draw(given))
         config = replace(config, engine=engine or config.engine, track=track or config.track)
         trackers.check(config.track)
         simulation.check(config)
         known = directory.split()
-        if not _as_begun(directory, given, config):
+        if not is_as_begun(directory, given, config):
             raise TacitError(
                 f"{directory.config_file} has changed since the run began",
                 "restore it, or start a new run with it",
@@ -143,7 +111,7 @@ class Experiment:
                 code="run.older-version",
             )
         job, split = build_job(config)
-        if (known["hash"], known.get("data")) != (split.hash(), _fingerprint(job)):
+        if (known["hash"], known.get("data")) != (split.hash(), data_fingerprint(job)):
             raise TacitError(
                 f"the data differs from when {folder} was started",
                 "restore it, or start a new run",
@@ -377,55 +345,3 @@ class Experiment:
     def _note_errors(self, round: int, details: Mapping[Any, str]) -> None:
         who = {k: f"client {k}" if isinstance(k, int) else str(k) for k in details}
         self.directory.write_errors(round, {who[k]: detail for k, detail in details.items()})
-
-
-def _as_begun(directory: RunDirectory, given: Mapping[str, Any], config: Config) -> bool:
-    """Whether the config still determines the same model as when the run began."""
-    if directory.schema() == 1:
-        return directory.is_begun_with(fingerprint(given, ("engine", "track")))
-    # Before configs were written in full, a given default counted too.
-    as_written = {name: value for name, value in given.items() if name in configs.names_of(*configs.OUTCOME)}
-    as_known = _known_to(given, config.tree(*configs.OUTCOME))
-    return directory.is_begun_with(config.fingerprints().outcome, fingerprint(as_written), fingerprint(as_known))
-
-
-def _known_to(file: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings without sections and settings that a file does not have: they are newer, and at their defaults."""
-    return {
-        name: _known_to(file[name], value) if isinstance(value, Mapping) and isinstance(file[name], Mapping) else value
-        for name, value in settings.items()
-        if name in file
-    }
-
-
-def _with_draw(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a run; one that was begun before there was a choice of draws has those of 0.1."""
-    data = given.get("data")
-    return {**given, "data": {"draw": "0.1", **data}} if isinstance(data, Mapping) else dict(given)
-
-
-def _counts(job: Job, split: Split) -> dict[str, Any]:
-    """Labeled and unlabeled samples per client and class, which the positions in a split do not show, and R."""
-    federation = job.federation
-    true = (federation.pool.y if federation.truth is None else federation.truth).numpy()
-    classes = federation.classes + federation.unknown
-    labeled, unlabeled = class_counts(true, len(classes), split)
-    at_server = federation.server.labeled.take(federation.server.labeled.labeled)
-    return {
-        "classes": list(classes),
-        "unknown": list(federation.unknown),
-        "labeled": labeled.tolist(),
-        "unlabeled": unlabeled.tolist(),
-        "server": at_server.y.bincount(minlength=len(classes)).tolist(),
-        "heterogeneity": partition.heterogeneity((labeled + unlabeled)[:, :-1]),
-    }
-
-
-def _fingerprint(job: Job) -> str:
-    """A SHA-256 of the samples themselves; the hash of the split covers their positions only."""
-    digest, federation = sha256(), job.federation
-    for tensor in (federation.pool.x, federation.truth, federation.test.x, federation.test.y):
-        if tensor is not None:
-            digest.update(str(tuple(tensor.shape)).encode())
-            digest.update(tensor.contiguous().numpy().data)
-    return digest.hexdigest()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tacit.errors import TacitError
-from tacit.runs.config import parse_assignment
+from tacit.runs.assignments import parse_assignment
 
 WIDE = 10  # a range whose ends differ by this factor is searched by its logarithm
 

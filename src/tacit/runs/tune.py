@@ -27,16 +27,16 @@ from tacit.params import Params
 from tacit.random import Streams
 from tacit.runs import config as configs
 from tacit.runs.config import Config
-from tacit.runs.directory import RunDirectory, fingerprint
+from tacit.runs.directory import RunDirectory, fingerprint, folders, layout
+from tacit.runs.directory.planned import Plan, PlannedRun, working
 from tacit.runs.experiment import Experiment
-from tacit.runs.planned import Plan, PlannedRun, working
 from tacit.runs.space import Range, Space
 from tacit.storage import DiskError, on_disk, write_durably
 
 if TYPE_CHECKING:
     import optuna
 
-NOTE = "tune.json"  # of the search, and in a trial's folder its validation accuracies by round
+NOTE = layout.TRIAL  # of the search, and in a trial's folder its validation accuracies by round
 STARTUP = 5  # trials that are never stopped, so that later ones have something to be compared with
 WARMUP = 0.2  # share of the rounds before which no trial is stopped
 
@@ -98,7 +98,7 @@ class Search:
 
     def ledger(self) -> list[Trial]:
         """The trials that have ended."""
-        path = self.folder / "ledger.jsonl"
+        path = self.folder / folders.LEDGER
         if not path.exists():
             return []
         *lines, _ = path.read_text(encoding="utf-8").split("\n")  # a last line without its end is not complete
@@ -112,7 +112,7 @@ class Search:
     @property
     def best_file(self) -> Path:
         """The config of the best trial so far."""
-        return self.folder / "best.toml"
+        return self.folder / folders.BEST
 
     def place(self, number: int) -> Path:
         """The folder of a trial's run."""
@@ -201,7 +201,7 @@ class Search:
         return Trial(number, values, curve[config.rounds], config.rounds, "finished", curve)
 
     def _append(self, trial: Trial) -> None:
-        path = self.folder / "ledger.jsonl"
+        path = self.folder / folders.LEDGER
         with on_disk(path), path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(trial)) + "\n")
 

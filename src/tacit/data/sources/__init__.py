@@ -1,7 +1,8 @@
 """Data sets by name: those that ship or can be downloaded, and the user's files and folders.
 
 A module here that reads data sets ends with a dict `SOURCES` from name to loader, and this package collects them. The
-first line of a loader's docstring is what `tacit ls datasets` shows. A loader that takes a `size` can scale its images.
+first line of a loader's docstring is what `tacit ls datasets` shows. If its samples are not images, a dict `KINDS` says
+what they are. A loader that takes a `size` can scale its images.
 """
 
 import inspect
@@ -10,16 +11,18 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from tacit.data.inputs import ImageInputs, Kind, VectorInputs
 from tacit.data.sources import image_folder, manifest, npz, tables
 from tacit.data.sources.arrays import Source
 from tacit.data.sources.images import AS_FOUND, Scale
 from tacit.discovery import offered
 from tacit.errors import TacitError, did_you_mean
 
-__all__ = ["SOURCES", "Source", "find", "is_path", "load", "load_part"]
+__all__ = ["SOURCES", "Source", "find", "is_path", "kind_of", "load", "load_part"]
 
 
 SOURCES: dict[str, Callable[..., Source]] = offered(__name__, __path__, "SOURCES")
+KINDS: dict[str, Kind] = offered(__name__, __path__, "KINDS")  # of those that are not images
 
 
 def find(
@@ -57,6 +60,15 @@ def find(
     if "size" in inspect.signature(SOURCES[name]).parameters:
         return partial(SOURCES[name], size)
     return _fixed(name, SOURCES[name], size)
+
+
+def kind_of(name: str) -> Kind:
+    """What the samples of a data set are, by its name or the head of its file; images where that does not tell."""
+    path = Path(name)
+    if not is_path(name):
+        return KINDS.get(name, ImageInputs)
+    vectors = npz.holds_vectors(path) if path.suffix == ".npz" else path.is_file() and tables.is_table(path)
+    return VectorInputs if vectors else ImageInputs
 
 
 def load(

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tacit.data.inputs import CharacterInputs
 from tacit.data.sources import formats
 from tacit.data.sources.arrays import Labels, Pair, Pixels, Source, image_source, text_source
 from tacit.data.sources.fetch import broken, data_folder, fetch, local, verify
@@ -144,3 +145,4 @@ def _sentences(path: Path, inputs: list[object], labels: list[object]) -> Pair:
 
 
 SOURCES = {"femnist": femnist, "shakespeare": shakespeare}
+KINDS = {"shakespeare": CharacterInputs}

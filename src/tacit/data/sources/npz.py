@@ -61,6 +61,15 @@ def read(path: Path, remedy: str) -> dict[str, Array]:
         raise TacitError(f"{path} cannot be read", remedy, code="data.unreadable-file") from None
 
 
+def holds_vectors(path: Path) -> bool:
+    """Whether the samples in a file are rows of features, by its header; False if that cannot be read."""
+    try:
+        with zipfile.ZipFile(path) as archive, archive.open("x.npy") as file:
+            return len(_header(file)[0]) == 2
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, NotImplementedError):
+        return False
+
+
 def _refuse_too_large(path: Path, remedy: str) -> None:
     """Refuse a file whose arrays would fill this machine's memory, by what their headers say."""
     total = 0

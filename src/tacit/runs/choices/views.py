@@ -69,7 +69,7 @@ def choose_views(federation: Federation, labeled: Samples, data: DataConfig, str
 
 def not_measurable(federation: Federation, labeled: Samples) -> str:
     """Why strong views cannot be compared on these labels; empty if they can."""
-    if not isinstance(federation.inputs, ImageInputs):
+    if not federation.inputs.drawable:
         return "only views of images are compared"
     if max(federation.inputs.shape) > LARGEST:
         return f"views are compared on images of up to {LARGEST} pixels"

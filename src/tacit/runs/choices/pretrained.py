@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tacit import nets
-from tacit.data.inputs import ImageInputs
 from tacit.data.sources import Source
 from tacit.runs.config import Config
 
@@ -26,7 +25,7 @@ class Choice:
 def choose(config: Config, source: Source, fixed: Collection[str]) -> Choice:
     """The choice for these samples; `fixed` are the settings that the user gives."""
     inputs, given = source.inputs, {"net.name", "net.train", "net.weights", "data.normalise"} & set(fixed)
-    if not isinstance(inputs, ImageInputs) or inputs.shape[0] not in (1, 3) or given or config.data.at_sites:
+    if not inputs.drawable or inputs.shape[0] not in (1, 3) or given or config.data.at_sites:
         return Choice()
     scalable = bool(inputs.sizes) and "data.size" not in fixed
     side = min(inputs.sizes[:2]) if scalable else min(inputs.shape[1:])

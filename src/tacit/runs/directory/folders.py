@@ -4,10 +4,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tacit.runs.directory import RunDirectory
+from tacit.runs.directory import RunDirectory, layout
 from tacit.storage import writable, write_durably
 
 COMMAND = "command.txt"  # the command that made the runs in a folder
+LEDGER, BEST = "ledger.jsonl", "best.toml"  # of a search: its trials, and the config of the best one
 
 
 def safe(name: str) -> str:
@@ -42,9 +43,8 @@ def find_runs(folder: Path) -> list[Path]:
     """The runs in a folder: itself, those of a comparison, or those of a benchmark, which are three levels down."""
     if RunDirectory(folder).exists():
         return [folder]
-    found = (path.parent for depth in ("*", "*/*", "*/*/*") for path in folder.glob(f"{depth}/config.toml"))
-    # A benchmark moves runs of another config or code aside, under a name with .old- in it.
-    return sorted(place for place in found if ".old-" not in place.name and not place.name.startswith("."))
+    found = (path.parent for depth in ("*", "*/*", "*/*/*") for path in folder.glob(f"{depth}/{layout.CONFIG}"))
+    return sorted(place for place in found if not layout.is_set_aside(place.name) and not place.name.startswith("."))
 
 
 def write_command(folder: Path, command: str) -> None:

@@ -8,10 +8,10 @@ from pydantic import Field
 from torch import Tensor
 
 from tacit import params
+from tacit.aggregation.server_step import HeadTuning, Moments, ServerOptimizer, parse, step, tuned_rows
 from tacit.learn import EVALUATION_BATCH, LocalState, Objective, Trained, fit
 from tacit.method import ClientContext, Reply, ServerContext
 from tacit.params import Params
-from tacit.server_step import HeadTuning, Moments, ServerOptimizer, parse, step, tuned_rows
 from tacit.updates import SampleCount, Update
 
 Weights = Annotated[Literal["samples", "uniform"], Field(description="weights of the clients in the average")]

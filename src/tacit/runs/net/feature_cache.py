@@ -25,7 +25,7 @@ from tacit.nets.border import UpperNet, border_of
 from tacit.process import cores, one_thread, use_one_thread
 from tacit.random import Streams
 from tacit.runs.config import Config
-from tacit.runs.net_config import NetConfig
+from tacit.runs.net.config import NetConfig
 
 PART = 16  # images that pass through at once; fixed, since the last bits may depend on it
 FOLDER = "features"
@@ -54,7 +54,7 @@ def with_cached_features(config: Config, job: Job) -> Job:
         return job
     low_rank = (config.net.train or "").startswith("lora")  # its changes begin right above the first layer
     border = None if low_rank else border_of(job.net)
-    if border is None or job.net.buffers or not isinstance(job.federation.inputs, ImageInputs):
+    if border is None or job.net.buffers or not job.federation.inputs.drawable:
         raise TacitError(
             "net.views needs images and frozen layers below all that trains",
             "use net.train = 'head', or last:N with efficientnet-lite0; or leave out net.views",

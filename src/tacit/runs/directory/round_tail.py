@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import IO
 
 from tacit.engines.record import RoundRecord
+from tacit.runs.directory.round_log import LONGEST_LINE
 
 CHUNK = 1 << 22  # bytes that are read at once
-LONGEST = 1 << 26  # bytes of a line that is waited for; a longer one is skipped as damaged
 KNOWN = 256  # bytes before the current position that must still be the same
 
 
@@ -59,7 +59,7 @@ class RoundTail:
             *lines, rest = (rest + part).split(b"\n")
             for line in lines:
                 self._take(line, found)
-            if len(rest) > LONGEST:
+            if len(rest) > LONGEST_LINE:  # damaged, so it is skipped
                 self.damaged += 1
                 self._advance(rest)
                 rest = b""

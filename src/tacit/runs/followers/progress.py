@@ -15,7 +15,7 @@ from tacit.formatting import COLUMNS, printable, size_of, wrapped
 if TYPE_CHECKING:  # printing a line must not import torch
     from tacit.engines.record import RoundRecord
     from tacit.runs.experiment import Experiment
-    from tacit.runs.live_table import Row
+    from tacit.runs.followers.live_table import Row
 
 Mode = Literal["auto", "json", "quiet"]
 PAUSE = 30.0  # seconds without a line in a log, then one on the current round

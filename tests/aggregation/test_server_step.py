@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from tacit.aggregation import WeightsState, WeightsUp, merge_weights
+from tacit.aggregation.server_step import HeadTuning, Optimizer, margin_of, parse, step, tuned_rows
 from tacit.method import Training
 from tacit.methods.fedavg import FedAvg
 from tacit.nets import build
 from tacit.objectives import Supervised
 from tacit.params import Params
 from tacit.runs import config as configs
-from tacit.server_step import HeadTuning, Optimizer, margin_of, parse, step, tuned_rows
 from tests.refusals import refused
 from tests.toys import apart, federation, images, job, labeled, normed, play_all, same, started
 

@@ -1,15 +1,8 @@
-"""What scripts and notebooks get: the result of a run, and of a comparison, with tables and curves.
+"""The objects that `tacit.run`, `tacit.compare` and `tacit.tune` return."""
 
-The functions of the package, such as `tacit.run`, are here; `import tacit` loads this module with the first call.
-"""
-
-import os
 import shutil
-import tempfile
-import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
 from io import StringIO
@@ -18,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from tacit.api.frames import frame_of, row_of_round, row_of_run
 from tacit.errors import TacitError, unknown
 from tacit.inference.export import FORMATS
 from tacit.inference.export import export as write_export
@@ -27,26 +21,18 @@ from tacit.metrics.evaluation import Evaluation, evaluate
 from tacit.metrics.scores import scores
 from tacit.report import charts, gains, history, page, plots, tables
 from tacit.report.history import Run
-from tacit.runs import config as configs
-from tacit.runs import experiment as experiments
-from tacit.runs import progress, replay, saved_model
-from tacit.runs.compare import compare as run_all
-from tacit.runs.experiment import Experiment
-from tacit.runs.extension import extend
-from tacit.runs.folders import read_command
-from tacit.runs.resolve import resolve
-from tacit.runs.space import as_space
+from tacit.runs.directory.folders import read_command
+from tacit.runs.result import finished, saved_model
 from tacit.runs.tune import Search, Trial, best_of
 
 if TYPE_CHECKING:
     import pandas
 
 CHECKED = 64  # test samples that an exported file is compared on
-NESTED = ("traffic", "metrics", "server", "skipped", "scores")  # parts of a record that are no single number
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Result(experiments.Result):
+class Result(finished.Result):
     """A finished run: its model, its scores, its rounds.
 
     A run without `out=` lives in a temporary folder, which is removed with its result; `save` keeps it.
@@ -85,7 +71,7 @@ class Result(experiments.Result):
 
     def frame(self) -> "pandas.DataFrame":
         """One row per round: accuracy, loss, steps, bytes, time, logged scores, means over the clients."""
-        return _frame([_flat(record) for record in self.history], "round")
+        return frame_of([row_of_round(record) for record in self.history], "round")
 
     def predict(self, samples: Any) -> Any:
         """(n,): the name of the most likely class of each sample; see `tacit.load` for what samples can be."""
@@ -139,7 +125,7 @@ class Result(experiments.Result):
 
     def report(self, out: str | Path = "report.html") -> Path:
         """Write one HTML page about the run."""
-        return report(self.folder, out=out)
+        return write_report(self.folder, out=out)
 
     @property
     def _run(self) -> Run:
@@ -179,50 +165,11 @@ class Comparison:
 
     def frame(self) -> "pandas.DataFrame":
         """One row per run: method, seed, accuracies, scores of the last evaluation, costs."""
-        return _frame([_summary(run) for run in self.runs])
+        return frame_of([row_of_run(run) for run in self.runs])
 
     def report(self, out: str | Path = "report.html") -> Path:
         """Write one HTML page about all runs."""
-        return report(self.folder, out=out)
-
-
-def run(config: Path | None, out: Path | None, show: bool | None, options: Mapping[str, Any]) -> Result:
-    """See `tacit.run`."""
-    base = configs.read(config) if config is not None else {}
-    asked = resolve(options, base, default=configs.DEFAULT_METHOD)
-    configs.refuse_sites(asked.config)
-    with _place(out, "run") as folder:
-        experiment = replace(Experiment.create(asked.config, folder, asked.loaded), persistent=out is not None)
-        return _finished(experiment, show, temporary=out is None)
-
-
-def resume(
-    folder: Path, rounds: int | None, show: bool | None, start: int | None = None, without: Sequence[int] = ()
-) -> Result:
-    """See `tacit.resume`."""
-    experiment = Experiment.reopen(folder) if rounds is None else extend(folder, rounds)[0]
-    replay.prepare(experiment.directory, start, [str(client) for client in without])
-    return _finished(experiment, show)
-
-
-def compare(
-    config: Path | None,
-    methods: Sequence[str],
-    seeds: Sequence[int],
-    out: Path | None,
-    show: bool | None,
-    options: Mapping[str, Any],
-) -> Comparison:
-    """See `tacit.compare`."""
-    base = configs.read(config) if config is not None else {}
-    mode, console = _mode(show)
-    with _place(out, "compare") as folder:
-        places = run_all(base, dict(options), methods, seeds, folder, mode, console)
-        runs = tuple(history.load(place, method) for place, method in places.items())
-        found = Comparison(folder, runs)
-        if out is None:
-            _remove_with(found, folder.parent)
-        return found
+        return write_report(self.folder, out=out)
 
 
 @dataclass(frozen=True, eq=False)
@@ -264,29 +211,10 @@ class Tuned:
             {"trial": each.trial, **each.values, "validation": each.validation, "rounds": each.rounds, "end": each.end}
             for each in self.trials
         ]
-        return _frame(rows, "trial")
+        return frame_of(rows, "trial")
 
 
-def tune(
-    config: Path,
-    space: Mapping[str, Any],
-    trials: int,
-    out: Path,
-    seed: int,
-    show: bool | None,
-    options: Mapping[str, Any],
-) -> Tuned:
-    """See `tacit.tune`."""
-    search = Search(configs.read(config), dict(options), as_space(space), trials, out, seed)
-    mode, console = _mode(show)
-    for trial in search.run():
-        if mode == "auto":
-            accuracy = "failed" if trial.validation is None else f"validation {trial.validation:.1%}"
-            progress.say(f"trial {trial.trial + 1}/{trials}  {accuracy}  {trial.values}", console)
-    return Tuned(search)
-
-
-def report(*folders: str | Path, out: str | Path) -> Path:
+def write_report(*folders: str | Path, out: str | Path) -> Path:
     """See `tacit.report`."""
     places = [Path(folder) for folder in folders]
     page.refuse_others(Path(out))
@@ -297,63 +225,6 @@ def report(*folders: str | Path, out: str | Path) -> Path:
     return Path(out)
 
 
-def _finished(experiment: Experiment, show: bool | None, *, temporary: bool = False) -> Result:
-    """Run the rounds that are left and wrap the result."""
-    mode, console = _mode(show)
-    progress.run(experiment, mode, console)
-    found = experiment.result()
-    result = Result(found.config, found.history, found.params, found.job, experiment.folder)
-    if temporary:
-        _remove_with(result, experiment.folder.parent)
-    return result
-
-
-@contextmanager
-def _place(out: Path | None, name: str) -> Iterator[Path]:
-    """The given folder, or one in a new temporary folder, which is removed at once if something fails."""
-    if out is not None:
-        yield out
-        return
-    scratch = Path(tempfile.mkdtemp(prefix="tacit-"))
-    try:
-        yield scratch / name
-    except BaseException:
-        shutil.rmtree(scratch, ignore_errors=True)
-        raise
-
-
-def _remove_with(owner: object, folder: Path) -> None:
-    """Remove a folder when its owner is no longer used, or the program ends."""
-    weakref.finalize(owner, _remove, folder, os.getpid())
-
-
-def _remove(folder: Path, process: int) -> None:
-    """Remove a folder in the process that made it; worker processes inherit the owner too."""
-    if os.getpid() == process:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _mode(show: bool | None) -> tuple[progress.Mode, Console]:
-    """A bar in terminals and notebooks; elsewhere nothing, or lines if asked for. On stderr, since stdout is yours."""
-    console = Console(stderr=True)
-    wanted = (console.is_terminal or console.is_jupyter) if show is None else show
-    return ("auto" if wanted else "quiet"), console
-
-
-def _flat(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A record as one row: nested numbers get names like `server/steps` and `clients/loss_supervised`."""
-    row = {name: value for name, value in record.items() if name not in NESTED}
-    row |= record.get("scores", {})
-    row |= {f"server/{name}": value for name, value in record["server"].items()}
-    return row | {f"clients/{name}": value["mean"] for name, value in record["metrics"].items()}
-
-
-def _summary(run: Run) -> dict[str, Any]:
-    costs = {"steps": run.steps, "bytes_up": run.bytes_up, "bytes_down": run.bytes_down, "seconds": run.seconds}
-    row: dict[str, Any] = {"method": run.label, "seed": run.seed, "last5": run.last5, "best": run.best}
-    return row | run.rounds[-1].scores | costs | {"rounds": len(run.rounds), "folder": str(run.folder)}
-
-
 def _rows(found: Mapping[str, float]) -> str:
     known = {name: value for name, value in found.items() if value == value}  # noqa: PLR0124 - NaN differs from itself
     return (
@@ -361,14 +232,3 @@ def _rows(found: Mapping[str, float]) -> str:
         + "".join(f"<tr><th>{escape(name)}</th><td>{value:.4f}</td></tr>" for name, value in known.items())
         + "</table>"
     )
-
-
-def _frame(rows: Sequence[Mapping[str, Any]], index: str | None = None) -> "pandas.DataFrame":
-    try:
-        import pandas
-    except ImportError:
-        raise TacitError(
-            "frames need the package pandas", "install it with pip install 'tacit[notebook]'", code="api.no-pandas"
-        ) from None
-    found = pandas.DataFrame(list(rows))
-    return found if index is None else found.set_index(index)

@@ -1,34 +1,36 @@
-"""The files of a run that the page may show: known names only, below the run's folder, never through a link."""
+"""The files of a run or of several that others may be shown: known names only, never through a link."""
 
 import os
 import stat
 from pathlib import Path
 from typing import IO, Any
 
+from tacit.runs.directory import folders, layout, planned
+
 TEXT, PAGE, DATA = "text/plain; charset=utf-8", "text/html; charset=utf-8", "application/octet-stream"
 # Checkpoints, client memories and keys are not among them, whatever a folder holds.
 KINDS = {
-    "report.html": PAGE,
-    "card.md": TEXT,
-    "config.toml": TEXT,
-    "best.toml": TEXT,
-    "rounds.jsonl": TEXT,
-    "split.json": TEXT,
-    "notices.json": TEXT,
-    "end.json": TEXT,
-    "error.json": TEXT,
-    "cell.json": TEXT,
-    "run.json": TEXT,
-    "sites.json": TEXT,
-    "site_scores.json": TEXT,
-    "plan.json": TEXT,
-    "command.txt": TEXT,
-    "ledger.jsonl": TEXT,
-    "errors.log": TEXT,
-    "progress.log": TEXT,
-    "flower.log": TEXT,
-    "model.safetensors": DATA,
-    "predictions.npz": DATA,
+    layout.REPORT: PAGE,
+    layout.CARD: TEXT,
+    layout.CONFIG: TEXT,
+    folders.BEST: TEXT,
+    layout.ROUNDS: TEXT,
+    layout.SPLIT: TEXT,
+    layout.NOTICES: TEXT,
+    layout.END: TEXT,
+    layout.STOP: TEXT,
+    layout.CELL: TEXT,
+    layout.ABOUT: TEXT,
+    layout.SITES: TEXT,
+    layout.SITE_SCORES: TEXT,
+    planned.FILE: TEXT,
+    folders.COMMAND: TEXT,
+    folders.LEDGER: TEXT,
+    layout.ERRORS: TEXT,
+    layout.PROGRESS: TEXT,
+    layout.FLOWER: TEXT,
+    layout.MODEL: DATA,
+    layout.PREDICTIONS: DATA,
 }
 
 

@@ -1,32 +1,4 @@
-"""A run's folder. `RunDirectory` is its only reader and writer; it needs no torch, so that reports work anywhere.
-
-run.json           the schema of this folder, the version of Tacit, fingerprints of the settings, and which clients were
-                   left out of all rounds from which one on, if any were
-config.toml        the full config; running it again gives the same model
-split.json         who holds which sample, the hash of that, and how many of each class
-rounds.jsonl       one record per round
-model.safetensors  the final model, with all that is needed to use it
-card.md            what a person should know before using it
-predictions.npz    the test samples' classes and the final model's outputs for them, for reports
-evaluations/       what `tacit evaluate` found on other samples
-report.html        the page about it, if `tacit report` has written one
-checkpoint/        how far the run got
-round.json         while the run makes progress: which clients of the current round work, have answered, have failed
-errors.log         tracebacks of clients that failed, if any did
-notices.json       signs of collapse, by code: the round that showed them, likely cause and remedy
-end.json           after how many rounds the run stopped before its last one, and why, if it did
-protection.json    what `[protect]` promises and what it does not, line by line, if it is used
-secret.json        of a run over several machines with client-level privacy: what its noise is drawn from
-cell.json          which cell of a benchmark it is, if it is one
-tensorboard/       event files for TensorBoard, if switched on
-mlflow.json        the id of the run in MLflow, if switched on
-sites.json         of a run over several machines: the sites in the order of their numbers, and the id of the run there
-introductions.json of such a run: what each site said about itself
-site_scores.json   of such a run: scores of the model at the sites whose owners share them
-progress.log       of such a run: what the hub prints, line by line
-error.json         why it stopped, if it cannot go on (diverged), or if it runs over several machines
-flower.log         of such a run: the output of Flower's program
-"""
+"""A run's folder. `RunDirectory` is its only reader and writer; `layout` says what each file is for."""
 
 import json
 import os
@@ -35,9 +7,8 @@ import shutil
 import time
 import tomllib
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -46,28 +17,15 @@ from tacit.engines.events import RoundProgress
 from tacit.engines.record import RoundRecord
 from tacit.errors import TacitError
 from tacit.formatting import printable
-from tacit.storage import DiskError, LockedError, on_disk, writable, write_durably, write_quickly
+from tacit.runs.directory import layout, round_log
+from tacit.runs.directory.about import FREE_IN_0_1, About, Fingerprints, fingerprint
+from tacit.runs.directory.round_log import RoundLog
+from tacit.storage import DiskError, LockedError, on_disk, text_of, writable, write_durably, write_quickly
 
 if TYPE_CHECKING:  # it needs numpy, which most commands do not
     from tacit.metrics.predictions import Predictions
 
-_SECRET = "secret.json"
-_PROTECTION = "protection.json"
-_NOTICES = "notices.json"
-LONGEST_LINE = 1 << 26  # bytes of a round's record; one with a million clients has fewer
-LARGEST_FILE = 1 << 30  # bytes of any other file that is read as text
 PRIVATE = 0o700  # of a run's folder: it holds models of every client, so only its owner enters
-SCHEMA = 2  # of the folder; 1 was 0.1, which wrote no run.json
-# Left out of the fingerprints of 0.1. Since schema 2 the fields of Config have roles, and run.json has the hashes.
-_FREE_IN_0_1 = {"outcome": ("engine", "track"), "settings": ("seed", "engine", "track")}
-
-
-@dataclass(frozen=True)
-class Fingerprints:
-    """Two hashes of a run's settings; runs with equal ones can be compared or joined."""
-
-    outcome: str  # of all that determines the model, the seed included
-    settings: str  # the same without the seed: runs of one row of a table
 
 
 @dataclass(frozen=True)
@@ -79,36 +37,41 @@ class RunDirectory:
     @property
     def config_file(self) -> Path:
         """The file with the full config."""
-        return self.path / "config.toml"
+        return self.path / layout.CONFIG
 
     @property
     def rounds_file(self) -> Path:
         """The file with one record per round."""
-        return self.path / "rounds.jsonl"
+        return self.path / layout.ROUNDS
 
     @property
     def model_file(self) -> Path:
         """The file with the final model."""
-        return self.path / "model.safetensors"
+        return self.path / layout.MODEL
 
     @property
     def predictions_file(self) -> Path:
         """The file with the final model's outputs on the test set."""
-        return self.path / "predictions.npz"
+        return self.path / layout.PREDICTIONS
 
     @property
     def checkpoint(self) -> Path:
         """The folder of the last checkpoint."""
-        return self.path / "checkpoint"
+        return self.path / layout.CHECKPOINT
 
     @property
     def errors_file(self) -> Path:
         """The file with tracebacks of clients that failed."""
-        return self.path / "errors.log"
+        return self.path / layout.ERRORS
+
+    @property
+    def card_file(self) -> Path:
+        """The file with what a person should know about the model."""
+        return self.path / layout.CARD
 
     @property
     def _round_file(self) -> Path:
-        return self.path / "round.json"
+        return self.path / layout.CURRENT
 
     def exists(self) -> bool:
         """Whether the folder holds a run."""
@@ -128,8 +91,8 @@ class RunDirectory:
 
     def create(self, config: str, split: Mapping[str, Any], fingerprints: Fingerprints, version: str) -> None:
         """Write a new run's files; afterwards all of them are there, or none."""
-        about = {"schema": SCHEMA, "tacit": version} | vars(fingerprints)
-        files = {"run.json": json.dumps(about), "split.json": json.dumps(split), "config.toml": config}
+        about = About.first(version, fingerprints)
+        files = {layout.ABOUT: about, layout.SPLIT: json.dumps(split), layout.CONFIG: config}
         with writable(self.path):
             partial = self.path.with_name(f".{self.path.name}.partial-{os.getpid()}")
             try:
@@ -142,14 +105,12 @@ class RunDirectory:
 
     def replan(self, config: str, fingerprints: Fingerprints) -> None:
         """Replace the config; until it is there, the run is valid with the old one."""
-        about = self._about()
-        before = str(about["outcome"])
-        write_durably(self.path / "run.json", json.dumps(about | vars(fingerprints) | {"before": before}).encode())
+        self._about().replan(fingerprints)
         write_durably(self.config_file, config.encode())
 
     def is_begun_with(self, *outcomes: str) -> bool:
         """Whether the run began, or was extended, with settings that have one of these fingerprints."""
-        known = {self.fingerprints().outcome, self._about().get("before")}
+        known = {self.fingerprints().outcome, self._about().before}
         return not known.isdisjoint(outcomes)
 
     # --- settings and data --------------------------------------------------------------------------------------------
@@ -163,7 +124,7 @@ class RunDirectory:
                 code="run.no-folder",
             )
         try:
-            config = tomllib.loads(_text(self.config_file))
+            config = tomllib.loads(text_of(self.config_file))
             _ = config["method"]["name"], int(config["seed"]), int(config["rounds"])
         except FileNotFoundError:
             raise TacitError(
@@ -179,10 +140,13 @@ class RunDirectory:
 
     def total_rounds(self) -> int:
         """How many rounds the run has in the end: as many as the config asks for, or fewer if it stopped early."""
-        early = self.read_note("end.json")
-        if early is not None and early.get("rounds") == self.finished_rounds():
-            return int(early["rounds"])
-        return int(self.config()["rounds"])
+        early = self.early_end()
+        return early if early is not None and early == self.finished_rounds() else int(self.config()["rounds"])
+
+    def early_end(self) -> int | None:
+        """After how many rounds the run stopped, as `write_end` noted it; it counts once a checkpoint has them."""
+        rounds = (self.read_note(layout.END) or {}).get("rounds")
+        return rounds if isinstance(rounds, int) else None
 
     def is_finished(self) -> bool:
         """Whether the last checkpoint is that of the last round."""
@@ -190,60 +154,32 @@ class RunDirectory:
 
     def write_end(self, rounds: int, why: str) -> None:
         """Note that the run stops early, after this number of rounds; it counts once there is a checkpoint of them."""
-        self.write_note("end.json", {"rounds": rounds, "why": why})
+        self.write_note(layout.END, {"rounds": rounds, "why": why})
 
     def schema(self) -> int:
         """The schema of the folder; 1 for runs of Tacit 0.1."""
-        return int(self._about().get("schema", 1))
+        return self._about().schema
 
     def fingerprints(self) -> Fingerprints:
         """The fingerprints written when the run began; for a run of 0.1, computed from its config."""
-        about = self._about()
-        if {"outcome", "settings"} <= about.keys():
-            return Fingerprints(str(about["outcome"]), str(about["settings"]))
+        if (known := self._about().fingerprints) is not None:
+            return known
         config = self.config()
-        found = {name: fingerprint(config, free) for name, free in _FREE_IN_0_1.items()}
+        found = {name: fingerprint(config, free) for name, free in FREE_IN_0_1.items()}
         with suppress(TacitError):
             found["outcome"] = str(self.split().get("config", found["outcome"]))
         return Fingerprints(**found)
 
-    def _about(self) -> dict[str, Any]:
-        path = self.path / "run.json"
-        try:
-            about = json.loads(_text(path)) if path.exists() else {}
-            if not isinstance(about, dict) or not isinstance(about.get("schema", 1), int):
-                raise ValueError("no schema number")
-        except (OSError, ValueError, RecursionError) as error:
-            raise TacitError(
-                f"cannot read {path} ({error})", "restore it, or start a new run", code="run.broken"
-            ) from error
-        if about.get("schema", 1) > SCHEMA:
-            raise TacitError(
-                f"{self.path} was written by a newer version of Tacit ({about.get('tacit', 'unknown')})",
-                "use that version",
-                code="run.newer-version",
-            )
-        return about
+    def _about(self) -> About:
+        return About.read(self.path / layout.ABOUT)
 
     def left_out(self) -> dict[int, int]:
         """The clients that are no longer asked, and from which round on."""
-        try:
-            return {int(each["client"]): int(each["from"]) for each in self._about().get("left_out", [])}
-        except (KeyError, TypeError, ValueError) as error:
-            raise TacitError(
-                f"cannot read {self.path / 'run.json'} ({error})", "restore it, or start a new run", code="run.broken"
-            ) from error
+        return self._about().left_out()
 
     def leave_out(self, clients: Mapping[int, str], start: int) -> None:
         """Note that clients, by number and name, are left out of all rounds from `start` on."""
-        about, before = self._about(), self.left_out()
-        more = [
-            {"client": client, "name": name, "from": start}
-            for client, name in clients.items()
-            if client not in before or start < before[client]
-        ]
-        others = [each for each in about.get("left_out", []) if int(each["client"]) not in {m["client"] for m in more}]
-        write_durably(self.path / "run.json", json.dumps(about | {"left_out": others + more}).encode())
+        self._about().leave_out(clients, start)
 
     def forget_result(self) -> None:
         """Delete the final model and why the run stopped, since the run returned to an earlier round."""
@@ -253,9 +189,9 @@ class RunDirectory:
 
     def split(self) -> dict[str, Any]:
         """Who holds which sample, as written when the run began."""
-        path = self.path / "split.json"
+        path = self.path / layout.SPLIT
         try:
-            split = json.loads(_text(path))
+            split = json.loads(text_of(path))
             _ = split["hash"]
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise TacitError(
@@ -267,44 +203,15 @@ class RunDirectory:
 
     def rounds(self, count: int | None = None) -> list[RoundRecord]:
         """The complete records, or the first `count`; a last line without its end is still being written."""
-        path, records = self.rounds_file, list[RoundRecord]()
-        try:
-            for line in _complete_lines(path) if path.exists() else ():
-                if count is not None and len(records) == count:
-                    break
-                records.append(RoundRecord.from_json(line))
-                if len(records) > 1 and records[-2].round >= records[-1].round:
-                    raise ValueError(f"round {records[-1].round + 1} comes after round {records[-2].round + 1}")
-        except (OSError, ValueError) as error:
-            raise TacitError(
-                f"cannot read {path} ({error})", "start the run again in another folder", code="run.broken-log"
-            ) from error
-        return records
+        return round_log.read(self.rounds_file, count)
 
-    @contextmanager
-    def log(self, length: int) -> Iterator["RoundLog"]:
+    def log(self, length: int) -> AbstractContextManager[RoundLog]:
         """The round log, cut back to the `length` in bytes that the checkpoint knows, open for more rounds."""
-        path = self.rounds_file
-        with on_disk(path):
-            path.touch()
-            file = path.open("r+b")
-        try:
-            if path.stat().st_size < length:
-                raise TacitError(
-                    f"{path} has lost rounds that the checkpoint knows",
-                    "start the run again in another folder",
-                    code="run.broken-log",
-                )
-            file.truncate(length)
-            file.seek(length)
-            yield RoundLog(path, file)
-        finally:
-            with suppress(OSError):  # what a full disk refuses now is newer than the checkpoint
-                file.close()
+        return round_log.opened(self.rounds_file, length)
 
     def finished_rounds(self) -> int:
         """How many rounds the last checkpoint holds."""
-        path = self.checkpoint / "latest.json"
+        path = self.path / layout.LATEST
         try:
             return int(json.loads(path.read_bytes())["round"]) if path.exists() else 0
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -347,12 +254,12 @@ class RunDirectory:
 
     def write_card(self, text: str) -> None:
         """Write the card of the final model."""
-        write_durably(self.path / "card.md", text.encode())
+        write_durably(self.card_file, text.encode())
 
     def card(self) -> str | None:
         """What `write_card` wrote; None if it is missing or cannot be read."""
         try:
-            return (self.path / "card.md").read_text(encoding="utf-8")
+            return self.card_file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
             return None
 
@@ -371,18 +278,18 @@ class RunDirectory:
 
     def write_evaluation(self, name: str, text: str) -> None:
         """Note what an evaluation of the model found; one of the same name is replaced."""
-        folder = self.path / "evaluations"
+        folder = self.path / layout.EVALUATIONS
         with on_disk(folder):
             folder.mkdir(exist_ok=True)
         write_durably(folder / f"{name}.json", text.encode())
 
     def write_membership(self, text: str) -> None:
         """Note what attacks on the model found, as JSON."""
-        write_durably(self.path / "membership.json", text.encode())
+        write_durably(self.path / layout.MEMBERSHIP, text.encode())
 
     def evaluations(self) -> list[str]:
         """What `write_evaluation` wrote, by name."""
-        return [path.read_text(encoding="utf-8") for path in sorted((self.path / "evaluations").glob("*.json"))]
+        return [path.read_text(encoding="utf-8") for path in sorted((self.path / layout.EVALUATIONS).glob("*.json"))]
 
     def write_errors(self, round: int, details: Mapping[str, str]) -> None:
         """Append tracebacks, by who failed, to the error log; empty ones are left out."""
@@ -407,52 +314,52 @@ class RunDirectory:
 
     def protection(self) -> list[str]:
         """What `[protect]` promises, as `write_protection` noted it."""
-        lines = (self.read_note(_PROTECTION) or {}).get("lines", [])
+        lines = (self.read_note(layout.PROTECTION) or {}).get("lines", [])
         return [str(line) for line in lines] if isinstance(lines, list) else []
 
     def write_protection(self, lines: list[str]) -> None:
         """Note what `[protect]` promises, for reports."""
-        self.write_note(_PROTECTION, {"lines": list(lines)})
+        self.write_note(layout.PROTECTION, {"lines": list(lines)})
 
     def secret(self) -> int | None:
         """The number that client-level privacy draws from in place of the seed; None for a simulation."""
-        path = self.path / _SECRET
+        path = self.path / layout.SECRET
         if not path.exists():
             return None
         try:
-            return int(json.loads(_text(path))["secret"])
+            return int(json.loads(text_of(path))["secret"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise TacitError(f"cannot read {path}", "restore it, or start a new run", code="run.broken") from error
 
     def write_secret(self, secret: int) -> None:
         """Fix that number, for this user alone."""
-        write_durably(self.path / _SECRET, json.dumps({"secret": str(secret)}).encode())
-        (self.path / _SECRET).chmod(0o600)
+        write_durably(self.path / layout.SECRET, json.dumps({"secret": str(secret)}).encode())
+        (self.path / layout.SECRET).chmod(0o600)
 
     def notices(self) -> dict[str, str]:
         """Signs of collapse, by code, as `write_notices` noted them."""
-        found = self.read_note(_NOTICES) or {}
+        found = self.read_note(layout.NOTICES) or {}
         return {str(code): str(text) for code, text in found.items()}
 
     def write_notices(self, notices: Mapping[str, str]) -> None:
         """Note signs of collapse, by code."""
-        self.write_note(_NOTICES, notices)
+        self.write_note(layout.NOTICES, notices)
 
     # --- a run over several machines ---------------------------------------------------------------------------------
 
     @property
     def progress_file(self) -> Path:
         """What the hub prints, line by line."""
-        return self.path / "progress.log"
+        return self.path / layout.PROGRESS
 
     @property
     def flower_log(self) -> Path:
         """The output of Flower's program."""
-        return self.path / "flower.log"
+        return self.path / layout.FLOWER
 
     @property
     def _error_file(self) -> Path:
-        return self.path / "error.json"
+        return self.path / layout.STOP
 
     def append_progress(self, line: str) -> None:
         """Add a line to the progress log."""
@@ -461,7 +368,7 @@ class RunDirectory:
 
     def sites(self) -> dict[str, Any] | None:
         """What `write_sites` wrote; None before the first round."""
-        path = self.path / "sites.json"
+        path = self.path / layout.SITES
         try:
             sites = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
             if sites is not None:
@@ -474,11 +381,11 @@ class RunDirectory:
 
     def write_sites(self, sites: Mapping[str, Any]) -> None:
         """Fix who takes part: `run`, the run's id at the sites, and their `names` in the order of their numbers."""
-        write_durably(self.path / "sites.json", json.dumps(dict(sites)).encode())
+        write_durably(self.path / layout.SITES, json.dumps(dict(sites)).encode())
 
     def site_scores(self) -> dict[str, dict[str, float]]:
         """What `write_site_scores` wrote; nothing if no site has sent a score."""
-        note = self.read_note("site_scores.json") or {}
+        note = self.read_note(layout.SITE_SCORES) or {}
         return {
             site: {name: value for name, value in scores.items() if isinstance(value, int | float)}
             for site, scores in note.items()
@@ -487,7 +394,7 @@ class RunDirectory:
 
     def write_site_scores(self, found: Mapping[str, Mapping[str, float]]) -> None:
         """Note the scores of the final model at the sites that sent them, by site and score."""
-        self.write_note("site_scores.json", found)
+        self.write_note(layout.SITE_SCORES, found)
 
     def stop_reason(self) -> TacitError | None:
         """Why the run stopped, as far as `write_stop_reason` has noted it."""
@@ -504,6 +411,33 @@ class RunDirectory:
     def clear_stop_reason(self) -> None:
         """Forget why the run stopped, since it continues."""
         self._error_file.unlink(missing_ok=True)
+
+    # --- from outside -------------------------------------------------------------------------------------------------
+
+    def changes(self) -> tuple[tuple[int, int] | None, ...]:
+        """Time stamp and size of each file that tells how the run stands; two equal answers tell the same."""
+        return tuple(self._stamp(name) for name in layout.LIVE)
+
+    def log_changed(self) -> int:
+        """When the round log was last written, in nanoseconds; 0 if there is none."""
+        return (self._stamp(layout.ROUNDS) or (0, 0))[0]
+
+    def last_sign(self) -> float | None:
+        """When the run last wrote something, in seconds; None if it never did."""
+        stamps = [self._stamp(name) for name in (layout.ROUNDS, layout.CONFIG, layout.CURRENT)]
+        return max((stamp[0] / 1e9 for stamp in stamps if stamp), default=None)
+
+    def _stamp(self, name: str) -> tuple[int, int] | None:
+        try:
+            status = (self.path / name).stat()
+        except OSError:
+            return None
+        return status.st_mtime_ns, status.st_size
+
+    def purpose(self) -> str | None:
+        """What the run is a part of, if its folder tells: a benchmark or a search."""
+        notes = {layout.CELL: "benchmark", layout.TRIAL: "search"}
+        return next((purpose for name, purpose in notes.items() if (self.path / name).exists()), None)
 
     # --- resuming and locking -----------------------------------------------------------------------------------------
 
@@ -532,47 +466,3 @@ class RunDirectory:
     def is_running(self) -> bool:
         """Whether some process holds the run's lock."""
         return storage.is_locked(self.config_file)
-
-
-@dataclass(frozen=True)
-class RoundLog:
-    """The open round log of a run."""
-
-    path: Path
-    file: IO[bytes]
-
-    def append(self, record: RoundRecord) -> None:
-        """Add a round; others can read it at once."""
-        with on_disk(self.path):
-            self.file.write(f"{record.to_json()}\n".encode())
-            self.file.flush()
-
-    def sync(self) -> int:
-        """Bring everything to disk; the length in bytes, for the checkpoint."""
-        with on_disk(self.path):
-            self.file.flush()
-            os.fsync(self.file.fileno())
-        return self.file.tell()
-
-
-def _complete_lines(path: Path) -> Iterator[bytes]:
-    """The lines of a file; a last one without its end is left out, and one that no round can have is refused."""
-    with path.open("rb") as file:
-        while line := file.readline(LONGEST_LINE + 1):
-            if len(line) > LONGEST_LINE:
-                raise ValueError(f"a line is longer than {LONGEST_LINE:,} bytes")
-            if line.endswith(b"\n"):
-                yield line[:-1]
-
-
-def _text(path: Path) -> str:
-    """The text of a small file."""
-    if path.stat().st_size > LARGEST_FILE:
-        raise ValueError(f"{path.name} has {path.stat().st_size:,} bytes")
-    return path.read_text(encoding="utf-8-sig")
-
-
-def fingerprint(settings: Mapping[str, Any], free: tuple[str, ...] = ()) -> str:
-    """A SHA-256 of nested settings as TOML has them, without the top-level names in `free`."""
-    bound = {name: value for name, value in settings.items() if name not in free}
-    return sha256(json.dumps(bound, sort_keys=True, default=str).encode()).hexdigest()

@@ -18,8 +18,8 @@ from tacit.inference.reference import Reference
 from tacit.params import Params
 from tacit.runs.config import Config
 from tacit.runs.directory import RunDirectory
-from tacit.runs.net_config import skeleton_of
-from tacit.runs.net_options import check_options
+from tacit.runs.net.config import skeleton_of
+from tacit.runs.net.options import check_options
 
 AT_ONCE = 50  # samples in one forward pass: large images in a large network take much memory
 EXPORTED = (".onnx", ".pt2")  # files of models that other programs run

@@ -18,11 +18,12 @@ from typing import Any
 
 from tacit.engines.record import RoundRecord
 from tacit.errors import TacitError
-from tacit.runs.config import OUTCOME, Config, Role, TrackConfig, flat
-from tacit.runs.directory import RunDirectory
+from tacit.runs.config import OUTCOME, Config, Role, flat
+from tacit.runs.directory import RunDirectory, layout
+from tacit.runs.sections import TrackConfig
 
 EXPERIMENT = "tacit"  # the experiment that holds all runs in MLflow
-NOTE = "mlflow.json"  # in a run's folder: the id of its run in MLflow
+NOTE = layout.MLFLOW
 PLAIN = ("accuracy", "loss", "local_accuracy", "clients", "steps", "seconds", "bytes_down", "bytes_up")
 LONGEST = 6000  # characters of a setting that MLflow accepts
 # Environment variables of MLflow, set unless the user has set them. By its own defaults MLflow sends telemetry, and
@@ -61,7 +62,7 @@ def opened(config: Config, folder: Path, finished: int) -> Iterator[Log]:
     with ExitStack() as stack:
         logs: list[Log] = []
         if finished < config.rounds and config.track.tensorboard:
-            tensorboard = _tensorboard(folder / "tensorboard", finished)
+            tensorboard = _tensorboard(folder / layout.TENSORBOARD, finished)
             logs.append(stack.enter_context(_dropped_on_failure("TensorBoard", tensorboard)))
         if finished < config.rounds and config.track.mlflow is not None:
             mlflow = _mlflow(config, config.track.mlflow, folder)

@@ -6,8 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tacit.aggregation.patches import changes, scalars, updated, without_small
 from tacit.params import Params, equal
-from tacit.patches import changes, scalars, updated, without_small
 
 
 def model(*numbers: float) -> Params:

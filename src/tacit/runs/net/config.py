@@ -12,7 +12,7 @@ from tacit.method import Count, Positive
 from tacit.nets import weights
 from tacit.nets.start import NONE, Start, Trains
 from tacit.nets.weights import Published
-from tacit.runs.net_options import as_settings
+from tacit.runs.net.options import as_settings
 
 HF = "hf"
 
@@ -21,7 +21,7 @@ HF = "hf"
 class NetConfig:
     """The network."""
 
-    name: str = "lenet"  # see `tacit ls nets`; hf:FOLDER; or your own `module:factory`, called with (shape, classes)
+    name: str = "lenet"  # see `tacit ls nets`; hf:FOLDER; or your own `module:factory`; by the data when not given
     norm: nets.Norm | None = None  # normalisation layers; the network's default when not given
     width: Positive = 1.0  # factor on the number of channels
     options: dict[str, Any] = field(default_factory=dict)  # more arguments of this network's factory, by name

@@ -1,0 +1,1 @@
+"""Who follows the events of a run: people, trackers, and files that others read."""
