@@ -98,6 +98,9 @@ def _show(report: "Report", console: Console) -> None:
     _list(_also_leaves(report), console)
     say("\nNever leaves", console, "bold")
     _list(_never_leaves(report), console)
+    if report.secure:
+        say("\nTowards the hub: secure aggregation", console, "bold")
+        _list(report.secure, console)
     if report.protection:
         say("\nPrivacy of this site at the end of the run, towards everyone but the hub", console, "bold")
         _list(report.protection, console)
@@ -159,6 +162,9 @@ def _also_leaves(report: "Report") -> list[str]:
     metrics = sorted({name for each in report.rounds for name in each.metrics})
     lines = ["this site's name, its number of samples and of labels, or why it cannot take part (without paths)"]
     lines += [f"numbers about every round: {', '.join(metrics)}"] if metrics else []
+    lines += [
+        "new public keys for every round, encrypted shares for the other sites, and shares that open the sum"
+    ] * bool(report.secure)
     lines += (
         ["the number of the last round that its memory knows, and a digest of that memory"]
         if _remembers(report)
@@ -235,6 +241,7 @@ def _journal_line(entry: "Entry") -> str:
     what = {
         "introduction": f"said {', '.join(entry.fields)}",
         "update": f"sent {', '.join(entry.fields) or 'nothing'}",
+        "exchange": f"sent {', '.join(entry.fields)}",
         "refusal": f"refused: {entry.reason}",
         "failure": entry.reason,
     }.get(entry.kind, entry.kind)

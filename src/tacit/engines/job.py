@@ -12,6 +12,7 @@ from tacit.engines.faults import Faults
 from tacit.engines.limits import Limits
 from tacit.engines.memory import Memories
 from tacit.engines.secure_messages import MESSAGES
+from tacit.engines.secure_peers import Peers
 from tacit.engines.secure_sum import SumForm
 from tacit.engines.selection import Selection, SelectionRule
 from tacit.engines.upload_form import UploadForm
@@ -53,6 +54,7 @@ class Job:
     protect: Protection = Protection()
     secret_noise: bool = False  # whether noise comes from the operating system, as it must at a site
     secret: int | None = None  # in place of the seed for what client-level privacy must not show: who came, and noise
+    peers: Peers | None = None  # identity keys for secure aggregation; None: a simulation, which has keys by its seed
     left_out: Mapping[int, int] = field(default_factory=dict)  # clients that are no longer asked, from which round on
 
     @cached_property
