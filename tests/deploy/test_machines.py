@@ -174,6 +174,19 @@ def test_a_run_over_sites_has_the_bits_of_the_local_engine(federation: Federatio
     assert_same_bits(folder / "hub" / "runs" / f"{method}-trial", tree, folder / f"local-{method}")
 
 
+def test_secure_aggregation_over_sites_gives_the_model_of_the_plain_run(federation: Federation) -> None:
+    folder = federation.folder
+    tree = settings(folder, {"name": "moon"}, "client")
+    federation.plan(tree | {"protect": {"secure": True}})
+    assert "round 2/2" in federation.machines.call(*federation.words("hub run"))
+    here, there = locally(tree, folder / "local-moon"), load_file(folder / "hub/runs/moon-trial/model.safetensors")
+    for name, value in here.items():
+        assert float((value - there[name]).abs().max()) < 1e-5, name  # 3·2^-25 / 12 in a round, and float32
+    (record,) = (folder / "north" / "memory" / "_secure").glob("*.json")
+    assert json.loads(record.read_text())["opened"] == {"0": [0, 1, 2], "1": [0, 1, 2]}
+    assert "sent update behind masks" in federation.machines.call("site", "journal", "north")
+
+
 def test_status_shows_connected_sites_and_finished_runs(federation: Federation) -> None:
     output = federation.machines.call(*federation.words("hub status"))
     for name in NAMES:

@@ -20,8 +20,11 @@ from tacit.engines.workers import WorkerTransport
 from tacit.method import Training
 from tacit.methods.fedavg import FedAvg
 from tacit.methods.fedprox import FedProx
+from tacit.methods.fedseal import FedSeal
 from tacit.methods.moon import Moon
+from tacit.methods.overlap_sgd import OverlapSgd
 from tacit.methods.scaffold import Scaffold
+from tacit.methods.semifl import SemiFl
 from tacit.methods.ssfl import Ssfl
 from tacit.nets import Net, build
 from tacit.objectives import Supervised
@@ -29,7 +32,7 @@ from tacit.params import Params
 from tacit.protect.config import Protection
 from tests.engines.farm import run_job
 from tests.refusals import refused
-from tests.toys import federation, job, labeled, linear, play_all, points
+from tests.toys import Noisy, federation, hide, job, labeled, linear, play_all, points
 
 SECURE = Protection(secure=True)
 PROTECTIONS = Protection(), SECURE
@@ -190,6 +193,20 @@ def test_summable_methods_merge_a_mean_like_its_parts(method: Any) -> None:
     alone = given.method.merge(server, state, {0: given.sum_form.decode(words)})
     near(alone.w, given.method.merge(server, state, ups).w)
     assert downs
+
+
+@pytest.mark.parametrize("method", [SemiFl(threshold=0.3), FedSeal(bootstrap=1, threshold=0.3), OverlapSgd(PLAIN)])
+def test_methods_that_train_at_the_server_have_the_plain_outcome(method: Any) -> None:
+    labels = 20 if isinstance(method, OverlapSgd) else 0
+    clients = [hide(points(k, 12 + k), labels) for k in range(4)]
+    data = federation(clients, server=points(9, 12), validation=points(8, 12), views=Noisy())
+    train = Training(batch=6, lr=0.1, momentum=0.0)
+    plain, hidden = (
+        play_all(job(method, data, linear(), train=train, server_train=train, rounds=2, protect=each))
+        for each in PROTECTIONS
+    )
+    assert any(record.steps for record in plain.records)
+    near(method.model(hidden.state), method.model(plain.state), 1e-5)
 
 
 def _visit(given: Job, client: int) -> Any:

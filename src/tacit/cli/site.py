@@ -162,9 +162,10 @@ def _also_leaves(report: "Report") -> list[str]:
     metrics = sorted({name for each in report.rounds for name in each.metrics})
     lines = ["this site's name, its number of samples and of labels, or why it cannot take part (without paths)"]
     lines += [f"numbers about every round: {', '.join(metrics)}"] if metrics else []
-    lines += [
-        "new public keys for every round, encrypted shares for the other sites, and shares that open the sum"
-    ] * bool(report.secure)
+    if report.secure:
+        lines.append(
+            "new public keys for every round, encrypted shares for the other sites, and shares that open the sum"
+        )
     lines += (
         ["the number of the last round that its memory knows, and a digest of that memory"]
         if _remembers(report)

@@ -49,7 +49,7 @@ def promises(identity: Identity, cohort: int) -> list[str]:
         f"this holds while fewer than a third of the {all_sites} sites help the hub, and the keys below are theirs",
         "compare each fingerprint with that site, by phone say: a hub that put its own keys here could see everything",
         *(f"{name}: {found}" for name, found in identity.fingerprints().items()),
-        "not hidden: how many samples and labels this site has, how many steps it trains, and what the sum itself shows",
+        "not hidden: how many samples and labels this site has, how many steps it trains, and what the sum shows",
     ]
 
 
