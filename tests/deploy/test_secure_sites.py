@@ -97,6 +97,7 @@ class Sites:
 
 
 def sites(folder: Path, names: tuple[str, ...] = NAMES[:3], **options: Any) -> Sites:
+    folder.mkdir(exist_ok=True)
     config = places.hub_config(folder, clients=len(names), **SECURE | {"protect.secure": True} | options)
     made = {name: places.site_with_key(folder, name) for name in names}
     keys = {name: key for name, (_, key) in made.items()}

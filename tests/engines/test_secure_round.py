@@ -12,10 +12,19 @@ import torch
 from tacit.engines.events import ClientAnswered, ClientStarted, RoundBegan
 from tacit.engines.faults import Faults
 from tacit.engines.in_process import InProcessTransport
-from tacit.engines.job import ClientFailure, ClientNews, ClientTask, Job, RunState
+from tacit.engines.job import ClientFailure, ClientNews, ClientResult, ClientTask, Job, RunState
 from tacit.engines.memory import Memories
 from tacit.engines.rounds import TooFewClientsError, run_rounds
-from tacit.engines.secure_messages import KeysDown, MaskDown, MaskedUp, RevealDown, SharesDown
+from tacit.engines.secure_messages import (
+    KeysDown,
+    KeysUp,
+    MaskDown,
+    MaskedUp,
+    RevealDown,
+    RevealUp,
+    SharesDown,
+    SharesUp,
+)
 from tacit.engines.workers import WorkerTransport
 from tacit.method import Training
 from tacit.methods.fedavg import FedAvg
@@ -129,6 +138,40 @@ def test_a_round_with_too_few_survivors_stops(stage: type) -> None:
     leave = {stage: (0, 1, 2, 3, 4) if stage is KeysDown else (0, 1, 2)}
     with pytest.raises(TooFewClientsError):
         played(seven(protect=SECURE, rounds=1), leave)
+
+
+MALFORMED = [
+    (KeysDown, KeysUp(1, 2, 3)),  # type: ignore[arg-type]
+    (KeysDown, KeysUp("00", "zz", "")),
+    (SharesDown, SharesUp(7)),  # type: ignore[arg-type]
+    (SharesDown, SharesUp({0: 1})),  # type: ignore[dict-item]
+    (SharesDown, SharesUp(dict.fromkeys((0, 1, 3, 4, 5, 6), "zz"))),
+    (SharesDown, KeysUp("", "", "")),
+    (MaskDown, MaskedUp(torch.zeros(3, dtype=torch.int64))),
+    (MaskDown, MaskedUp(torch.zeros(17))),
+    (MaskDown, MaskedUp(torch.zeros(10_000, dtype=torch.int64))),
+    (MaskDown, MaskedUp("words")),  # type: ignore[arg-type]
+    (RevealDown, RevealUp(5)),  # type: ignore[arg-type]
+    (RevealDown, RevealUp({0: ("own mask", "zz")})),
+]
+
+
+@pytest.mark.parametrize("stage, up", MALFORMED)
+def test_a_malformed_answer_costs_its_sender_only(stage: type, up: object) -> None:
+    class Malformed(Recorder):
+        def run(self, round: int, tasks: Mapping[int, ClientTask]) -> Generator[ClientNews]:
+            for item in super().run(round, tasks):
+                sent = isinstance(item, tuple) and item[0] == 2 and isinstance(tasks[2].down, stage)
+                size = len(given.codec.encode(up))
+                yield (2, ClientResult(up, None, {}, bytes_up=size)) if sent else item
+
+    given = seven(protect=SECURE, rounds=1)
+    state = RunState(Memories(Path("never written"), 1 << 30))
+    record = list(run_rounds(given, Malformed(given), state))[-1].record  # type: ignore[union-attr]
+    counted = stage is RevealDown  # its upload had arrived
+    assert set(record.skipped) == (set() if counted else {2})
+    stayed = seven(rounds=1) if counted else replace(seven(rounds=1), left_out={2: 0})
+    near(state.state.w, play_all(stayed).state.w)
 
 
 def test_the_server_sees_masked_uploads_only() -> None:

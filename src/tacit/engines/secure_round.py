@@ -22,9 +22,10 @@ from tacit.engines.secure_messages import (
     SharesUp,
 )
 from tacit.engines.wire import Encoded, WireError
-from tacit.protect.fixed_point import Words
+from tacit.protect.fixed_point import BYTES, Words
 from tacit.updates import MOST_SAMPLES
 
+FRAME = 1024  # bytes that are enough for the names in a message, and for what it says about one client
 Outcomes = dict[int, ClientOutcome]
 Tasks = Mapping[int, ClientTask]
 # Carries tasks and gives every client's outcome; the last argument says whether clients' answers are events.
@@ -86,6 +87,10 @@ class _Talk:
                 if needed:
                     self.drop(client, outcome)
                 continue
+            longest = self._longest(kind)
+            if outcome.bytes_up > longest:
+                self.drop(client, reasons.too_large(outcome.bytes_up, longest))
+                continue
             try:
                 up = outcome.up.decode() if isinstance(outcome.up, Encoded) else outcome.up
             except WireError as error:
@@ -97,6 +102,10 @@ class _Talk:
             found[client], self._memory[client] = up, outcome.memory
             self._metrics[client] = outcome.metrics or self._metrics.get(client, {})
         return found
+
+    def _longest(self, kind: type) -> int:
+        """The most bytes that an answer of this kind can have; a longer one is not even decoded."""
+        return FRAME + (BYTES * self._job.sum_form.length if kind is MaskedUp else FRAME * len(self._tasks))
 
     def read(self, ups: Mapping[int, Any], reader: Callable[[Any], Any]) -> dict[int, Any]:
         """The content of answers; a client whose answer cannot be read drops out."""
