@@ -47,8 +47,10 @@ class LossyTransport(FlowerTransport):
 
     def run(self, round: int, tasks: Mapping[int, ClientTask]) -> Generator[ClientNews]:
         for item in super().run(round, tasks):
-            gone = isinstance(item, tuple) and item[0] in self.lost.get(type(tasks[item[0]].down), ())
-            yield (item[0], ClientFailure("client.gone", "is gone")) if gone else item
+            if isinstance(item, tuple) and item[0] in self.lost.get(type(tasks[item[0]].down), ()):
+                yield item[0], ClientFailure("client.gone", "is gone")
+            else:
+                yield item
 
 
 @dataclass
@@ -82,18 +84,24 @@ class Sites:
         """The final model and the records."""
         job = self.job
         state, records, _ = played(job, self.transport(lost), self.folder / "memories")
-        return job.method.model(job.codec.decode(state)), records
+        return model_of(job, state), records
 
     def plain(self, without: tuple[int, ...] = ()) -> Params:
         """The final model of an ordinary run on one machine."""
         job = build_job(replace(self.config, protect=replace(self.config.protect, secure=False)))[0]
         job = replace(job, left_out=dict.fromkeys(without, 0))
-        return job.method.model(job.codec.decode(played(job, InProcessTransport(job), self.folder / "plain")[0]))
+        return model_of(job, played(job, InProcessTransport(job), self.folder / "plain")[0])
 
     def at(self, name: str) -> Job:
         """The job as a site sees it."""
         number = sorted(self.paths).index(name)
         return open_workspace(places.run_info(self.config, self.run), places.member(self.paths[name]), number).job
+
+
+def model_of(job: Job, state: bytes) -> Params:
+    found = job.method.model(job.codec.decode(state))
+    assert found is not None
+    return found
 
 
 def sites(folder: Path, names: tuple[str, ...] = NAMES[:3], **options: Any) -> Sites:
@@ -163,7 +171,8 @@ def test_the_journal_has_every_exchange_and_counts_one_update_a_round(tmp_path: 
 
 
 def test_sample_noise_at_sites_is_accounted_for_once_a_round(tmp_path: Path) -> None:
-    made = sites(tmp_path, **{"protect.sample_noise": 1.5})
+    noise: dict[str, Any] = {"protect.sample_noise": 1.5}
+    made = sites(tmp_path, **noise)
     _, records = made.play()
     steps = [spent.steps for spent in journal.read(made.paths["a"].parent).spent()]
     assert len(steps) == 2
@@ -363,7 +372,7 @@ def test_the_hub_pins_the_keys_of_its_sites(hub: HubDirectory, tmp_path: Path) -
 
 def test_the_hub_sets_no_limit_that_it_could_not_check(hub: HubDirectory, tmp_path: Path) -> None:
     assert hubs.load_config(hub, planned(tmp_path), {}).limits.norm_factor is None
-    assert hubs.create_run(hub, planned(tmp_path), {})
+    assert hubs.create_run(hub, planned(tmp_path), {}).is_dir()
     with refused("protect.secure-and-limits"):
         hubs.create_run(hub, planned(tmp_path, limits={"max_norm": 1.0}), {})
 
