@@ -12,7 +12,9 @@ from PIL import Image
 from tacit.data.federate import federate
 from tacit.deploy.consent import read_consent, record_check
 from tacit.deploy.federation_spec import FederationSpec, federation_toml
+from tacit.deploy.identity import plain
 from tacit.deploy.settings import Site, load_settings
+from tacit.deploy.site_init import create_key_pair
 from tacit.runs import config as configs
 from tacit.runs.build import build_data
 from tacit.runs.config import Config
@@ -71,16 +73,24 @@ def site_with_arrays(folder: Path, name: str, **arrays: NDArray[Any]) -> Path:
     return path
 
 
-def write_federation_file(path: Path, config: Config) -> Path:
+def site_with_key(folder: Path, name: str, **settings: Any) -> tuple[Path, str]:
+    """A folder with a `site.toml` and a pair of keys; the path of the file, and the public key."""
+    path = site(folder, name, key=f"{name}.key", **settings)
+    private, public = create_key_pair(name)
+    (path.parent / f"{name}.key").write_bytes(private)
+    return path, plain(public.decode())
+
+
+def write_federation_file(path: Path, config: Config, keys: Mapping[str, str] | None = None) -> Path:
     """Put the hub's `federation.toml` next to a `site.toml`."""
-    text = federation_toml(config, federation_spec(config))
+    text = federation_toml(config, federation_spec(config), keys)
     (path.parent / "federation.toml").write_text(text, encoding="utf-8")
     return path
 
 
-def agree(path: Path, config: Config) -> Path:
+def agree(path: Path, config: Config, keys: Mapping[str, str] | None = None) -> Path:
     """Put the hub's `federation.toml` next to a `site.toml`, and let its check have passed."""
-    write_federation_file(path, config)
+    write_federation_file(path, config, keys)
     record_check(path, read_consent(path, load_settings(Site, path)).digest)
     return path
 

@@ -19,6 +19,7 @@ import pytest
 import tomli_w
 from safetensors.torch import load_file
 
+from tacit.deploy import journal
 from tacit.deploy.check import check
 from tacit.deploy.consent import record_check
 from tacit.deploy.federation_spec import FederationSpec
@@ -179,6 +180,20 @@ def test_a_run_over_sites_has_the_bits_of_the_local_engine(federation: Federatio
     assert "3 sites have joined: east, north, south" in output
     assert "round 2/2" in output
     assert_same_bits(folder / "hub" / "runs" / f"{method}-trial", tree, folder / f"local-{method}")
+
+
+def test_secure_aggregation_over_sites_gives_the_model_of_the_plain_run(federation: Federation) -> None:
+    folder = federation.folder
+    tree = settings(folder, {"name": "moon"}, "client")
+    federation.plan(tree | {"protect": {"secure": True}})
+    assert "round 2/2" in federation.machines.call(*federation.words("hub run"))
+    here, there = locally(tree, folder / "local-moon"), load_file(folder / "hub/runs/moon-trial/model.safetensors")
+    for name, value in here.items():
+        assert float((value - there[name]).abs().max()) < 1e-5, name  # at most K·2^-25 / Σn in a round, and float32
+    (record,) = (folder / "north" / "memory" / "_secure").glob("*.json")
+    assert json.loads(record.read_text())["opened"] == {"0": [0, 1, 2], "1": [0, 1, 2]}
+    left = [entry for entry in journal.read(folder / "north").entries if entry.method == "moon" and entry.round]
+    assert [entry.kind for entry in left] == ["exchange", "exchange", "update", "exchange"] * 2
 
 
 def test_status_shows_connected_sites_and_finished_runs(federation: Federation) -> None:

@@ -38,6 +38,10 @@ def entry(**changes: Any) -> Entry:
             "Refused to take part in run abcdefgh (fedavg): old; 1.5 kB",
         ),
         (
+            entry(kind="exchange", fields=("encrypted shares for 2 others",), hub=""),
+            "Sent encrypted shares for 2 others for the secure sum of round 3 of run abcdefgh (fedavg); 1.5 kB",
+        ),
+        (
             entry(fields=("score accuracy",), scores={"accuracy": 0.5}, hub=""),
             "Sent 1 scores of the final model of run abcdefgh (fedavg); 1.5 kB",
         ),

@@ -12,16 +12,28 @@ import torch
 from tacit.engines.events import ClientAnswered, ClientStarted, RoundBegan
 from tacit.engines.faults import Faults
 from tacit.engines.in_process import InProcessTransport
-from tacit.engines.job import ClientFailure, ClientNews, ClientTask, Job, RunState
+from tacit.engines.job import ClientFailure, ClientNews, ClientResult, ClientTask, Job, RunState
 from tacit.engines.memory import Memories
 from tacit.engines.rounds import TooFewClientsError, run_rounds
-from tacit.engines.secure_messages import KeysDown, MaskDown, MaskedUp, RevealDown, SharesDown
+from tacit.engines.secure_messages import (
+    KeysDown,
+    KeysUp,
+    MaskDown,
+    MaskedUp,
+    RevealDown,
+    RevealUp,
+    SharesDown,
+    SharesUp,
+)
 from tacit.engines.workers import WorkerTransport
 from tacit.method import Training
 from tacit.methods.fedavg import FedAvg
 from tacit.methods.fedprox import FedProx
+from tacit.methods.fedseal import FedSeal
 from tacit.methods.moon import Moon
+from tacit.methods.overlap_sgd import OverlapSgd
 from tacit.methods.scaffold import Scaffold
+from tacit.methods.semifl import SemiFl
 from tacit.methods.ssfl import Ssfl
 from tacit.nets import Net, build
 from tacit.objectives import Supervised
@@ -29,7 +41,7 @@ from tacit.params import Params
 from tacit.protect.config import Protection
 from tests.engines.farm import run_job
 from tests.refusals import refused
-from tests.toys import federation, job, labeled, linear, play_all, points
+from tests.toys import Noisy, federation, hide, job, labeled, linear, play_all, points
 
 SECURE = Protection(secure=True)
 PROTECTIONS = Protection(), SECURE
@@ -128,6 +140,40 @@ def test_a_round_with_too_few_survivors_stops(stage: type) -> None:
         played(seven(protect=SECURE, rounds=1), leave)
 
 
+MALFORMED = [
+    (KeysDown, KeysUp(1, 2, 3)),  # type: ignore[arg-type]
+    (KeysDown, KeysUp("00", "zz", "")),
+    (SharesDown, SharesUp(7)),  # type: ignore[arg-type]
+    (SharesDown, SharesUp({0: 1})),  # type: ignore[dict-item]
+    (SharesDown, SharesUp(dict.fromkeys((0, 1, 3, 4, 5, 6), "zz"))),
+    (SharesDown, KeysUp("", "", "")),
+    (MaskDown, MaskedUp(torch.zeros(3, dtype=torch.int64))),
+    (MaskDown, MaskedUp(torch.zeros(17))),
+    (MaskDown, MaskedUp(torch.zeros(10_000, dtype=torch.int64))),
+    (MaskDown, MaskedUp("words")),  # type: ignore[arg-type]
+    (RevealDown, RevealUp(5)),  # type: ignore[arg-type]
+    (RevealDown, RevealUp({0: ("own mask", "zz")})),
+]
+
+
+@pytest.mark.parametrize("stage, up", MALFORMED)
+def test_a_malformed_answer_costs_its_sender_only(stage: type, up: object) -> None:
+    class Malformed(Recorder):
+        def run(self, round: int, tasks: Mapping[int, ClientTask]) -> Generator[ClientNews]:
+            for item in super().run(round, tasks):
+                sent = isinstance(item, tuple) and item[0] == 2 and isinstance(tasks[2].down, stage)
+                size = len(given.codec.encode(up))
+                yield (2, ClientResult(up, None, {}, bytes_up=size)) if sent else item
+
+    given = seven(protect=SECURE, rounds=1)
+    state = RunState(Memories(Path("never written"), 1 << 30))
+    record = list(run_rounds(given, Malformed(given), state))[-1].record  # type: ignore[union-attr]
+    counted = stage is RevealDown  # its upload had arrived
+    assert set(record.skipped) == (set() if counted else {2})
+    stayed = seven(rounds=1) if counted else replace(seven(rounds=1), left_out={2: 0})
+    near(state.state.w, play_all(stayed).state.w)
+
+
 def test_the_server_sees_masked_uploads_only() -> None:
     given = seven(protect=SECURE, rounds=1)
     _, _, transport = played(given, {})
@@ -190,6 +236,20 @@ def test_summable_methods_merge_a_mean_like_its_parts(method: Any) -> None:
     alone = given.method.merge(server, state, {0: given.sum_form.decode(words)})
     near(alone.w, given.method.merge(server, state, ups).w)
     assert downs
+
+
+@pytest.mark.parametrize("method", [SemiFl(threshold=0.3), FedSeal(bootstrap=1, threshold=0.3), OverlapSgd(PLAIN)])
+def test_methods_that_train_at_the_server_have_the_plain_outcome(method: Any) -> None:
+    labels = 20 if isinstance(method, OverlapSgd) else 0
+    clients = [hide(points(k, 12 + k), labels) for k in range(4)]
+    data = federation(clients, server=points(9, 12), validation=points(8, 12), views=Noisy())
+    train = Training(batch=6, lr=0.1, momentum=0.0)
+    plain, hidden = (
+        play_all(job(method, data, linear(), train=train, server_train=train, rounds=2, protect=each))
+        for each in PROTECTIONS
+    )
+    assert any(record.steps for record in plain.records)
+    near(method.model(hidden.state), method.model(plain.state), 1e-5)
 
 
 def _visit(given: Job, client: int) -> Any:

@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare, ks_2samp
 
 from tacit.protect import secure, shamir
+from tacit.protect.config import threshold
 from tacit.protect.fixed_point import FRACTION, OutOfRangeError, Words, decode, encode
-from tacit.protect.secure import Keys, Secret, threshold
+from tacit.protect.secure import Keys, Secret
+from tacit.protect.signing import Verifier
 from tests.refusals import refused
 
 SESSION = b"run 1, round 3"
@@ -27,8 +29,8 @@ def identity(client: int) -> Ed25519PrivateKey:
     return Ed25519PrivateKey.from_private_bytes(bytes([client + 1]) * 32)
 
 
-def pinned(clients: Collection[int]) -> dict[int, bytes]:
-    return {k: identity(k).public_key().public_bytes_raw() for k in clients}
+def pinned(clients: Collection[int]) -> dict[int, Verifier]:
+    return {k: identity(k).public_key() for k in clients}
 
 
 @dataclass

@@ -7,7 +7,6 @@ import pytest
 
 from tacit.nets import build
 from tacit.protect.sample_dp import refuse_unvectorised
-from tests.deploy import places
 from tests.inference import trained
 from tests.nets.inputs import LINE, inputs
 from tests.refusals import refused
@@ -32,7 +31,6 @@ SECURE: dict[str, Any] = {"method": "fedavg+supervised", "protect.secure": True}
         (SECURE | {"protect.client_noise": 1.0, "protect.client_clip": 1.0}, "protect.secure-and-limits"),
         (SECURE | {"faults.hostile": 1}, "protect.secure-and-limits"),
         (SECURE | {"cohort": 2}, "protect.secure-needs-clients"),
-        (SECURE | {"engine": "flower"}, "protect.secure-at-sites"),
     ],
 )
 def test_a_run_that_cannot_be_protected_is_refused(tmp_path: Path, settings: dict[str, Any], code: str) -> None:
@@ -44,12 +42,3 @@ def test_a_run_that_cannot_be_protected_is_refused(tmp_path: Path, settings: dic
 def test_gradients_of_single_samples_are_refused_where_torch_has_none() -> None:
     with refused("protect.network"):
         refuse_unvectorised(build("lstm", LINE, 10), inputs(LINE, 1))
-
-
-def test_a_site_refuses_secure_aggregation(tmp_path: Path) -> None:
-    pytest.importorskip("flwr", reason="Flower is not installed: pip install tacit[flower]")
-    from tacit.deploy.site import introduce
-
-    config = places.hub_config(tmp_path, partition="iid", labels="all", clients=3, **SECURE)
-    path = places.agree(places.site(tmp_path, "a"), config)
-    assert "secure aggregation" in introduce(places.run_info(config), places.member(path)).refusal

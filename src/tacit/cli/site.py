@@ -98,6 +98,9 @@ def _show(report: "Report", console: Console) -> None:
     _list(_also_leaves(report), console)
     say("\nNever leaves", console, "bold")
     _list(_never_leaves(report), console)
+    if report.secure:
+        say("\nTowards the hub: secure aggregation", console, "bold")
+        _list(report.secure, console)
     if report.protection:
         say("\nPrivacy of this site at the end of the run, towards everyone but the hub", console, "bold")
         _list(report.protection, console)
@@ -161,6 +164,10 @@ def _also_leaves(report: "Report") -> list[str]:
     lines += [f"numbers about every round: {', '.join(metrics)}"] if metrics else []
     if report.hold_out is not None and report.site.share_scores:
         lines.append(f"in judged rounds: of the {report.hold_out:.0%} of labels held out, how many are right")
+    if report.secure:
+        lines.append(
+            "new public keys for every round, encrypted shares for the other sites, and shares that open the sum"
+        )
     lines += (
         ["the number of the last round that its memory knows, and a digest of that memory"]
         if _remembers(report)
@@ -237,6 +244,7 @@ def _journal_line(entry: "Entry") -> str:
     what = {
         "introduction": f"said {', '.join(entry.fields)}",
         "update": f"sent {', '.join(entry.fields) or 'nothing'}",
+        "exchange": f"sent {', '.join(entry.fields)}",
         "refusal": f"refused: {entry.reason}",
         "failure": entry.reason,
     }.get(entry.kind, entry.kind)

@@ -7,6 +7,7 @@ from tacit.deploy import journal
 from tacit.deploy.consent import read_consent
 from tacit.deploy.dry_run import INVENTED_SAMPLES, OWN_SAMPLES, RoundTraffic, dry_run
 from tacit.deploy.sample_guard import group_problem
+from tacit.deploy.secure_site import identify, promises
 from tacit.deploy.settings import Site, load_settings, resolve_path
 from tacit.deploy.site_data import load_site_data, samples_per_class
 from tacit.engines.job import Job
@@ -59,6 +60,7 @@ class Report:
     dry_run_samples: int  # samples of the site in the dry run
     protection: list[str]  # what `[protect]` of the run promises to this site, and what it does not
     rounds: list[RoundTraffic]  # those that differ; the last one stands for all later ones
+    secure: list[str]  # what secure aggregation hides from the hub; empty without it
     hold_out: float | None = None  # share of its labels that the site holds out, to count which are right
     privacy: SamplePrivacy | None = None  # what the run may reveal about a sample; None: nothing limits it
 
@@ -101,6 +103,7 @@ def check(path: Path) -> Report:
     site = load_settings(Site, path)
     consent = read_consent(path, site)
     config, spec = consent.config, consent.spec
+    identity = identify(path, site, config, consent) if config.protect.secure else None
     data = load_site_data(path, site, config, spec)
     source = data.source
     known = {} if source is None else samples_per_class(source)
@@ -123,6 +126,7 @@ def check(path: Path) -> Report:
         protection=_protection(config),
         rounds=rounds,
         hold_out=config.data.hold_out,
+        secure=[] if identity is None else promises(identity, config.cohort or config.data.clients),
         privacy=None if source is None else sample_privacy(data.job(0), path.parent),
     )
 

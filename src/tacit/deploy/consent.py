@@ -6,12 +6,13 @@ that decide what leaves. If one of them changes, the site takes part again only 
 
 import hashlib
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tacit.deploy.federation_spec import FederationSpec, read_federation
+from tacit.deploy.federation_spec import FederationSpec, read_federation, read_keys
 from tacit.deploy.settings import Site, resolve_path
 from tacit.deploy.site_errors import ShareableError
 from tacit.errors import TacitError
@@ -38,6 +39,7 @@ class Consent:
     config: Config
     spec: FederationSpec
     digest: str
+    keys: Mapping[str, str] = field(default_factory=dict)  # public keys of the sites by name, for secure aggregation
 
     def require(self, config: Config, spec: FederationSpec) -> None:
         """Refuse a run that sends anything else, or that takes more rounds. Seed and engine are free."""
@@ -63,7 +65,7 @@ def read_consent(path: Path, site: Site) -> Consent:
         )
     content = file.read_bytes()
     config, spec = read_federation(file, site.allow)
-    return Consent(config, spec, _digest(content, site))
+    return Consent(config, spec, _digest(content, site), read_keys(file))
 
 
 def checked_consent(path: Path, site: Site) -> Consent:

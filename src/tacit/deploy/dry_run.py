@@ -27,6 +27,7 @@ from tacit.engines.in_process import InProcessTransport
 from tacit.engines.job import ClientFailure, ClientNews, ClientOutcome, ClientResult, ClientTask, Job, RunState
 from tacit.engines.memory import Memories
 from tacit.engines.rounds import run_rounds
+from tacit.engines.secure_messages import KeysDown, KeysUp, RevealDown, RevealUp, SharesDown, SharesUp
 from tacit.engines.wire import Codec, Parts, Values
 from tacit.errors import TacitError
 from tacit.federation import UNLABELED, Samples, ServerData
@@ -139,8 +140,10 @@ class _RecordingTransport(InProcessTransport):
         self.rounds: dict[int, tuple[ClientTask | None, ClientResult | None]] = {}
 
     def run(self, round: int, tasks: Mapping[int, ClientTask]) -> Generator[ClientNews]:
-        """Run one client after the other."""
-        self.rounds[round] = tasks.get(0), None
+        """Run one client after the other. Of the exchanges of secure aggregation, the one with the work is recorded."""
+        task = tasks.get(0)
+        if task is None or not isinstance(task.down, (KeysDown, SharesDown, RevealDown)):
+            self.rounds[round] = task, None
         for item in super().run(round, tasks):
             if isinstance(item, tuple):
                 self._note(round, *item)
@@ -153,8 +156,15 @@ class _RecordingTransport(InProcessTransport):
                 "fix that, or report it to the hub",
                 code="site.dry-run-failed",
             )
-        if client == 0:
-            self.rounds[round] = self.rounds[round][0], outcome
+        if client == 0 and not isinstance(outcome.up, (KeysUp, SharesUp, RevealUp)):
+            self.rounds[round] = self.rounds[round][0], replace(outcome, memory=self._own_memory(outcome.memory))
+
+    def _own_memory(self, memory: bytes | None) -> bytes | None:
+        """What the method remembers, without the secrets of a round."""
+        if memory is None or not self._job.protect.secure:
+            return memory
+        kept = self._job.codec.decode(memory)
+        return self._job.codec.encode(kept.own) if kept.had else None
 
     def evaluate(self, model: Params, *, outputs: bool = False) -> Score:
         """A placeholder: there may be no test samples."""

@@ -1,7 +1,7 @@
 """What a site must know about a federation to read its own data as everyone does, and the file that holds it."""
 
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,9 +79,23 @@ class FederationSpec:
             raise _broken(str(error)) from error
 
 
-def federation_toml(config: Config, spec: FederationSpec) -> str:
-    """The file `federation.toml` of a run."""
-    return _HEADER + tomli_w.dumps({"description": _tree(spec), "config": tomllib.loads(configs.dumps(config))})
+def federation_toml(config: Config, spec: FederationSpec, keys: Mapping[str, str] | None = None) -> str:
+    """The file `federation.toml` of a run; `keys` are the public keys of its sites, for secure aggregation."""
+    pinned = {"keys": dict(sorted(keys.items()))} if keys else {}
+    described = {"description": _tree(spec), "config": tomllib.loads(configs.dumps(config))}
+    return _HEADER + tomli_w.dumps(pinned | described)
+
+
+def read_keys(path: Path) -> dict[str, str]:
+    """The public keys of the sites in a file `federation.toml`; none if the run needs none."""
+    found = toml_file.read(path).get("keys", {})
+    if not isinstance(found, dict) or not all(isinstance(key, str) for key in found.values()):
+        raise TacitError(
+            f"[keys] of {path} does not have a public key for each site",
+            "ask the hub for its federation.toml again",
+            code="federation.broken-key",
+        )
+    return found
 
 
 def read_federation(path: Path, allow: Iterable[str] = ()) -> tuple[Config, FederationSpec]:

@@ -13,9 +13,11 @@ from tacit.data.federate import federate
 from tacit.data.split.split import Split
 from tacit.deploy.federation_spec import FederationSpec, federation_toml
 from tacit.deploy.hub_directory import INTRODUCTIONS, HubDirectory
+from tacit.deploy.identity import numbered, plain
 from tacit.engines.flower import SCHEMA, ClientNodes, FlowerTransport, GridClient, ask_for_scores
 from tacit.engines.limits import FACTOR
 from tacit.engines.memory import VERSION_BYTES
+from tacit.engines.secure_peers import Peers
 from tacit.errors import TacitError
 from tacit.formatting import printable
 from tacit.runs import config as configs
@@ -28,7 +30,6 @@ from tacit.runs.experiment import Experiment
 from tacit.runs.followers.progress import round_line, score_texts, skipped_lines
 from tacit.runs.protection import protection_notes
 from tacit.runs.resolve import resolve
-from tacit.runs.simulation import refuse_secure
 from tacit.storage import DiskError, write_durably
 
 POLL_SECONDS = 1.0  # between two checks of who has joined
@@ -99,12 +100,27 @@ def load_config(
             f"set data.clients = {len(sites)}",
             code="hub.wrong-client-count",
         )
-    bounded = made.limits.measures or made.protect.hides_clients  # client_clip bounds every update
+    # client_clip bounds every update; with secure aggregation the hub sees none that it could measure
+    bounded = made.limits.measures or made.protect.hides_clients or made.protect.secure
     limits = made.limits if bounded else replace(made.limits, norm_factor=FACTOR)
     engine = replace(made.engine, name="flower", deadline=made.engine.deadline or DEADLINE)
-    made = replace(made, engine=engine, limits=limits)
-    refuse_secure(made)
-    return made
+    if made.protect.secure:
+        site_keys(hub, sites or [])
+    return replace(made, engine=engine, limits=limits)
+
+
+def site_keys(hub: HubDirectory, names: Iterable[str]) -> dict[str, str]:
+    """The public keys of sites, by which they know each other in secure aggregation."""
+    known = hub.site_keys
+    missing = [name for name in names if name not in known]
+    if hub.settings.insecure or missing or not names:
+        raise TacitError(
+            "protect.secure needs the key of every site"
+            + (f", and {missing[0]} has none" if missing else ", and this hub has none"),
+            f"add each site with `{hub.command('add')}`",
+            code="hub.no-site-keys",
+        )
+    return {name: plain(known[name].read_text(encoding="utf-8")) for name in names}
 
 
 def create_run(
@@ -170,6 +186,9 @@ def run_rounds(hub: HubDirectory, directory: RunDirectory, grid: GridClient, loc
             notify(line)
     nodes.expect(sites.numbers)
     note_introductions(directory, nodes)
+    if experiment.config.protect.secure:
+        peers = Peers(id, numbered(site_keys(hub, names)))
+        experiment = replace(experiment, job=replace(experiment.job, peers=peers))
     traffic = experiment.traffic()
     for record in experiment.rounds(FlowerTransport(experiment.job, nodes, VERSION_BYTES), lock):
         traffic += record.all_bytes
@@ -224,7 +243,8 @@ def write_federation_file(
     made = load_config(hub, config, changes, notify)
     path = hub.path / "federation.toml"
     spec = FederationSpec.of(federate(*build_data(made), made.data))
-    write_durably(path, federation_toml(made, spec).encode())
+    keys = site_keys(hub, hub.expected_sites or []) if made.protect.secure else None
+    write_durably(path, federation_toml(made, spec, keys).encode())
     return path
 
 

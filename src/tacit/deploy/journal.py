@@ -18,7 +18,7 @@ from tacit.storage import SECRET, in_turn, on_disk
 FILE = "journal.jsonl"
 TAIL = 1 << 16  # bytes in which the last line is looked for; lines are shorter
 
-INTRODUCTION, UPDATE, REFUSAL, FAILURE = "introduction", "update", "refusal", "failure"
+INTRODUCTION, UPDATE, EXCHANGE, REFUSAL, FAILURE = "introduction", "update", "exchange", "refusal", "failure"
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Entry:
     """One reply that left the site."""
 
     at: str  # UTC, ISO 8601
-    kind: str  # introduction, update, refusal or failure
+    kind: str  # introduction, update, exchange (a step of secure aggregation), refusal or failure
     run: str
     round: int | None  # from 1; None outside of rounds
     method: str

@@ -11,11 +11,12 @@ from typing import Any
 
 from tacit import __version__, user_code
 from tacit.deploy import image_cache, journal, local_scores
-from tacit.deploy.consent import checked_consent
+from tacit.deploy.consent import Consent, checked_consent
 from tacit.deploy.federation_spec import FederationSpec
 from tacit.deploy.journal import Entry
 from tacit.deploy.local_scores import LocalScore
 from tacit.deploy.sample_guard import require_groups
+from tacit.deploy.secure_site import identify
 from tacit.deploy.settings import ANY_RUN, HUB_ADDRESS, SITE_FILE, Site, load_settings, resolve_path
 from tacit.deploy.site_data import SiteData, load_site_data
 from tacit.deploy.site_errors import ShareableError, shared_with_hub, withheld_code
@@ -38,8 +39,10 @@ def introduce(about: RunInfo, node: Mapping[str, Any]) -> NodeInfo:
         site = load_settings(Site, path)
     try:
         with shared_with_hub(), user_code.only(site.allow):
-            data = _load_data(about, path, site, node)
+            data, consent = _load_data(about, path, site, node)
             data.job(0)
+            if data.config.protect.secure:
+                identify(path, site, data.config, consent)
             _memory_store(about, path, site)
     except ShareableError as error:
         return NodeInfo(site.name, refusal=str(error))
@@ -53,9 +56,12 @@ def open_workspace(about: RunInfo, node: Mapping[str, Any], client: int) -> Work
         path = _settings_file(node)
         site = load_settings(Site, path)
         with user_code.only(site.allow):
-            data = _load_data(about, path, site, node)
+            data, consent = _load_data(about, path, site, node)
             # The hub knows the seed: noise that it could repeat would protect nothing.
             job = replace(with_cached_features(data.config, data.job(client)), secret_noise=True)
+        if data.config.protect.secure:
+            identity = identify(path, site, data.config, consent)
+            job = replace(job, peers=identity.peers(path, site, _run_id(about), client))
         store = _memory_store(about, path, site, data.config.log.keep_checkpoints)
 
     def permit(up: object) -> None:
@@ -124,6 +130,8 @@ def _kind(departure: Departure) -> str:
         return journal.FAILURE
     if departure.refusal:
         return journal.REFUSAL
+    if departure.exchange:
+        return journal.EXCHANGE
     return journal.INTRODUCTION if departure.round is None else journal.UPDATE
 
 
@@ -142,20 +150,16 @@ def _settings_file(node: Mapping[str, Any]) -> Path:
     return Path(str(node[SITE_FILE]))
 
 
-def _load_data(about: RunInfo, path: Path, site: Site, node: Mapping[str, Any]) -> SiteData:
+def _load_data(about: RunInfo, path: Path, site: Site, node: Mapping[str, Any]) -> tuple[SiteData, Consent | None]:
+    """The site's data for a run, and its agreement to the run; None if it takes part in any."""
     _require_version(about)
     config = configs.make(tomllib.loads(_get(about, "config")))
-    if config.protect.secure:
-        raise ShareableError(
-            "this run asks for secure aggregation, and a site cannot check the keys of others yet",
-            "leave out protect.secure at the hub",
-            code="protect.secure-at-sites",
-        )
     spec = FederationSpec.from_toml(_get(about, "description"))
-    if not node.get(ANY_RUN):
-        checked_consent(path, site).require(config, spec)
+    consent = None if node.get(ANY_RUN) else checked_consent(path, site)
+    if consent is not None:
+        consent.require(config, spec)
     cache = resolve_path(path, site.memory) / image_cache.FILE
-    return load_site_data(path, site, config, spec, _get(about, "split"), cache)
+    return load_site_data(path, site, config, spec, _get(about, "split"), cache), consent
 
 
 def _require_version(about: RunInfo) -> None:
@@ -181,16 +185,22 @@ def _release(version: str) -> list[str]:
 
 
 def _memory_store(about: RunInfo, path: Path, site: Site, keep: int = KEPT) -> MemoryStore:
-    """The store for this run; the run's id comes from the hub and must not lead out of the folder."""
+    """The store for this run."""
+    run = _run_id(about)
+    memory = resolve_path(path, site.memory)
+    with on_disk(memory):
+        memory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return MemoryStore(memory / run, keep)
+
+
+def _run_id(about: RunInfo) -> str:
+    """The id of the run, which comes from the hub and must not lead out of a folder."""
     run = _get(about, "run")
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,127}", run):
         raise ShareableError(
             f"{run!r} is not the id of a run", "use letters, digits, '-', '_', '+' and '.'", code="site.bad-run-id"
         )
-    memory = resolve_path(path, site.memory)
-    with on_disk(memory):
-        memory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return MemoryStore(memory / run, keep)
+    return run
 
 
 def _get(about: RunInfo, name: str) -> str:

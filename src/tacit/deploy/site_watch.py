@@ -80,6 +80,8 @@ def in_words(entry: Entry) -> str:
         text = f"Reported a failure in {run} to the hub: {entry.reason}"
     elif entry.kind == journal.INTRODUCTION:
         text = f"Sent {_listed(entry.fields)} to the hub for {run}"
+    elif entry.kind == journal.EXCHANGE:
+        text = f"Sent {_listed(entry.fields)} for the secure sum of round {entry.round} of {run}"
     elif entry.scores:
         text = f"Sent {len(entry.scores)} scores of the final model of {run}"
     else:

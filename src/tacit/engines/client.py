@@ -25,7 +25,7 @@ def run_client(job: Job, round: int, client: int, task: ClientTask) -> ClientRes
     if isinstance(task.down, DOWNS):
         from tacit.engines import secure_client  # the package cryptography is optional
 
-        return secure_client.answer(job, client, task, lambda given: _work(job, round, client, given))
+        return secure_client.answer(job, round, client, task, lambda given: _work(job, round, client, given))
     if isinstance(task.down, CountDown):
         return counted(job, client, task.down)
     return _work(job, round, client, task)

@@ -14,6 +14,7 @@ from tacit.engines.faults import Faults
 from tacit.engines.limits import Limits
 from tacit.engines.memory import Memories
 from tacit.engines.secure_messages import MESSAGES
+from tacit.engines.secure_peers import Peers
 from tacit.engines.secure_sum import SumForm
 from tacit.engines.selection import Judged, Selection, SelectionRule
 from tacit.engines.upload_form import UploadForm
@@ -58,6 +59,7 @@ class Job:
     hold_out: bool = False  # clients with labels hold some out, and count which of them a model gets right
     crossed: CrossValidated | None = None  # what cross-validation found before the first round
     reference: Judged | None = None  # what the clients' labels alone give, for the guard
+    peers: Peers | None = None  # identity keys for secure aggregation; None: a simulation, which has keys by its seed
     left_out: Mapping[int, int] = field(default_factory=dict)  # clients that are no longer asked, from which round on
 
     @cached_property

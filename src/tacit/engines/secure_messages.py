@@ -77,5 +77,19 @@ class SecureMemory:
     secret: str | None
 
 
+def in_words(up: object) -> tuple[str, ...]:
+    """What a client sends in one of the exchanges, for its journal; nothing for any other message."""
+    if isinstance(up, KeysUp):
+        return ("public keys of this round, signed",)
+    if isinstance(up, SharesUp):
+        return (f"encrypted shares for {len(up.sealed)} others",)
+    if isinstance(up, MaskedUp):
+        return ("update behind masks",)
+    if isinstance(up, RevealUp):
+        kinds = [kind for kind, _ in up.shares.values()]
+        return tuple(f"shares of the {kind} of {kinds.count(kind)} clients" for kind in sorted(set(kinds)))
+    return ()
+
+
 DOWNS = KeysDown, SharesDown, MaskDown, RevealDown
 MESSAGES = (*DOWNS, KeysUp, SharesUp, MaskedUp, RevealUp, SecureMemory)

@@ -22,9 +22,10 @@ from tacit.engines.secure_messages import (
     SharesUp,
 )
 from tacit.engines.wire import Encoded, WireError
-from tacit.protect.fixed_point import Words
+from tacit.protect.fixed_point import BYTES, Words
 from tacit.updates import MOST_SAMPLES
 
+FRAME = 1024  # bytes that are enough for the names in a message, and for what it says about one client
 Outcomes = dict[int, ClientOutcome]
 Tasks = Mapping[int, ClientTask]
 # Carries tasks and gives every client's outcome; the last argument says whether clients' answers are events.
@@ -33,18 +34,19 @@ Carry = Callable[[Tasks, bool], Generator[Event, None, Outcomes]]
 
 def exchange(job: Job, round: int, tasks: Tasks, carry: Carry) -> Generator[Event, None, Outcomes]:
     """The outcome of every client; the sum of all uploads is the upload of the first client that counts."""
-    from tacit.engines.secure_client import keys_of, pinned
+    from tacit.engines.secure_client import identities, keys_of, least
     from tacit.protect import secure
 
     talk = _Talk(job, round, tasks, carry)
-    session = f"{job.streams.seed}|{round}"
+    session = f"{job.streams.seed}|{round}" if job.peers is None else job.peers.new_session(round)
     keys = yield from talk.ask({k: KeysDown(session) for k in tasks}, KeysUp)
     try:
         public = talk.read(keys, keys_of)
-        for client in [k for k in public if not _is_signed(k, public, pinned(job, [k]), session.encode())]:
+        for client in [k for k in public if not _is_signed(k, public, identities(job, [k]), session.encode())]:
             public.pop(talk.drop(client, reasons.bad_upload("it has keys without its signature")))
         shares = yield from talk.ask({k: SharesDown({peer: keys[peer] for peer in public}) for k in public}, SharesUp)
-        complete = {k: each.sealed for k, each in shares.items() if set(each.sealed) == public.keys() - {k}}
+        complete = talk.read(shares, _sealed)
+        complete = {k: sealed for k, sealed in complete.items() if set(sealed) == public.keys() - {k}}
         inboxes = {k: {peer: sealed[k] for peer, sealed in complete.items() if peer != k} for k in complete}
         asked = {k: MaskDown(tasks[k].down, inbox) for k, inbox in inboxes.items()}
         vectors = yield from talk.ask(asked, MaskedUp, shown=True)
@@ -53,7 +55,7 @@ def exchange(job: Job, round: int, tasks: Tasks, carry: Carry) -> Generator[Even
             masked.pop(talk.drop(client, reasons.upload_lost()))
         answers = yield from talk.ask({k: RevealDown(tuple(masked)) for k in masked}, RevealUp, needed=False)
         revealed = talk.read(answers, _revealed)
-        total = secure.total(masked, public, complete, revealed, session.encode())
+        total = secure.total(masked, public, complete, revealed, session.encode(), least(job))
     except secure.SecureError as error:
         return talk.failed(str(error))
     return talk.finished(masked, job.sum_form.decode(total))
@@ -85,6 +87,10 @@ class _Talk:
                 if needed:
                     self.drop(client, outcome)
                 continue
+            longest = self._longest(kind)
+            if outcome.bytes_up > longest:
+                self.drop(client, reasons.too_large(outcome.bytes_up, longest))
+                continue
             try:
                 up = outcome.up.decode() if isinstance(outcome.up, Encoded) else outcome.up
             except WireError as error:
@@ -96,6 +102,10 @@ class _Talk:
             found[client], self._memory[client] = up, outcome.memory
             self._metrics[client] = outcome.metrics or self._metrics.get(client, {})
         return found
+
+    def _longest(self, kind: type) -> int:
+        """The most bytes that an answer of this kind can have; a longer one is not even decoded."""
+        return FRAME + (BYTES * self._job.sum_form.length if kind is MaskedUp else FRAME * len(self._tasks))
 
     def read(self, ups: Mapping[int, Any], reader: Callable[[Any], Any]) -> dict[int, Any]:
         """The content of answers; a client whose answer cannot be read drops out."""
@@ -135,7 +145,7 @@ class _Talk:
         self._bytes[client] = down + outcome.bytes_down, up + outcome.bytes_up
 
 
-def _is_signed(client: int, public: Mapping[int, Any], identities: Mapping[int, bytes], session: bytes) -> bool:
+def _is_signed(client: int, public: Mapping[int, Any], identities: Mapping[int, Any], session: bytes) -> bool:
     from tacit.protect import secure
 
     try:
@@ -150,6 +160,13 @@ def _words(up: MaskedUp, length: int) -> Words:
     if not isinstance(words, Tensor) or words.dtype != torch.int64 or tuple(words.shape) != (length,):
         raise ValueError(f"it does not have {length:,} whole numbers")
     return words.cpu().numpy().view(np.uint64)
+
+
+def _sealed(up: SharesUp) -> dict[int, str]:
+    """Shares for each peer, which gets them as they are: it must be able to read them."""
+    for sealed in up.sealed.values():
+        bytes.fromhex(sealed)
+    return dict(up.sealed)
 
 
 def _revealed(up: RevealUp) -> dict[int, tuple[str, bytes]]:

@@ -20,7 +20,8 @@ from tacit.updates import CountField, ModelField
 class SumForm:
     """Uploads that hold whole models and a number of samples, of a method that takes their weighted mean.
 
-    A method declares with `summable = True` that `merge` needs nothing but that mean, by its setting `weights`.
+    A method declares with `summable = True` that `merge` needs nothing but that mean, weighted by its setting
+    `weights`; without that setting all clients count alike.
     """
 
     form: UploadForm
@@ -28,12 +29,11 @@ class SumForm:
     def __post_init__(self) -> None:
         """Refuse a method whose uploads cannot be added, or whose merge needs more than a mean."""
         method, kind = self.form.facts.method, self.form.declared
-        weights = getattr(method, "weights", None)
         plain = isinstance(kind, type) and is_dataclass(kind) and all(self._notes(kind).values())
-        if not getattr(method, "summable", False) or weights not in ("samples", "uniform") or not plain:
+        if not getattr(method, "summable", False) or self._weights not in ("samples", "uniform") or not plain:
             raise TacitError(
                 f"protect.secure shows the server the mean of the uploads only, and {type(method).__name__} needs more",
-                "use fedavg, fedprox or moon, or leave out protect.secure",
+                "use fedavg, fedprox, moon, semifl, fedseal or overlap-sgd, or leave out protect.secure",
                 code="protect.not-a-sum",
             )
 
@@ -68,8 +68,12 @@ class SumForm:
         return self._count() + 2
 
     @property
+    def _weights(self) -> Any:
+        return getattr(self.form.facts.method, "weights", "uniform")
+
+    @property
     def _by_samples(self) -> bool:
-        return bool(self.form.facts.method.weights == "samples")
+        return bool(self._weights == "samples")
 
     def _count(self) -> int:
         notes = self._notes(self.form.declared).values()

@@ -88,6 +88,7 @@ class FedSeal:
     PAPER_LR: ClassVar[float] = 0.001
 
     logs = ("loss_positive", "loss_negative", "positive", "negative", "lambda")
+    summable = True
 
     @property
     def needs(self) -> Needs:

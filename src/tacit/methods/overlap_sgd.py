@@ -48,6 +48,8 @@ class OverlapSgd:
     alpha: Probability = 0.6  # α: how far a worker is pulled back to the anchor
     beta: Annotated[float, Field(ge=0, lt=1)] = 0.7  # β: momentum of the anchor
 
+    summable = True
+
     @property
     def needs(self) -> Needs:
         """Labels at clients, if the objective learns from labels only."""

@@ -54,6 +54,7 @@ class SemiFl:
     PAPER_LR: ClassVar[float] = 0.03
     needs = Needs(server_labels=True, mixable=True)
     logs = ("loss_fix", "loss_mix")
+    summable = True
 
     def start(self, server: ServerContext) -> SemiFlState:
         """A model trained on the server's labels, the only source of what clients learn."""

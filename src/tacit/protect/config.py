@@ -36,3 +36,8 @@ class Protection:
     def delta_for(self, clients: int) -> float:
         """δ: the setting, or far less than one in the number of clients."""
         return min(1e-5, clients**-1.1) if self.delta is None else self.delta
+
+
+def threshold(clients: int, least: int = FEWEST) -> int:
+    """How many clients must stay in a round of secure aggregation, of this many that begin; not fewer than `least`."""
+    return max(FEWEST, least, 2 * clients // 3 + 1)

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from cryptography.exceptions import InvalidSignature, InvalidTag
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
@@ -26,8 +25,9 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from tacit.errors import TacitError
 from tacit.protect import shamir
-from tacit.protect.config import FEWEST
+from tacit.protect.config import FEWEST, threshold
 from tacit.protect.fixed_point import BYTES, Words
+from tacit.protect.signing import Signer, Verifier
 
 KEY = 32  # bytes of a key or seed
 NONCE = 12
@@ -63,12 +63,7 @@ class Secret:
     revealed: bool = False
 
 
-def threshold(clients: int) -> int:
-    """t: how many clients must stay until the end, of this many that begin."""
-    return max(FEWEST, 2 * clients // 3 + 1)
-
-
-def advertise(identity: Ed25519PrivateKey, client: int, session: bytes) -> tuple[Secret, Keys]:
+def advertise(identity: Signer, client: int, session: bytes) -> tuple[Secret, Keys]:
     """New keys of a client for one round."""
     mine, mine_for_masks = new_key(), new_key()
     encryption, mask = (key.public_key().public_bytes_raw() for key in (mine, mine_for_masks))
@@ -81,16 +76,18 @@ def new_key() -> X25519PrivateKey:
     return X25519PrivateKey.generate()
 
 
-def share(secret: Secret, keys: Mapping[int, Keys], identities: Mapping[int, bytes]) -> tuple[Secret, dict[int, bytes]]:
+def share(
+    secret: Secret, keys: Mapping[int, Keys], identities: Mapping[int, Verifier], least: int = FEWEST
+) -> tuple[Secret, dict[int, bytes]]:
     """Encrypted shares for every peer, after the signatures of all were checked against the pinned identities.
 
-    Raises SecureError if a key is forged, used twice, or if too few clients take part.
+    Raises SecureError if a key is forged, used twice, or if fewer than `least` clients take part.
     """
-    if len(keys) < FEWEST or secret.client not in keys:
-        problem = f"{len(keys)} clients take part in this round, and a sum hides each of them only from {FEWEST} on"
+    if len(keys) < threshold(0, least) or secret.client not in keys:
+        problem = f"{len(keys)} clients take part in this round, and a sum hides each of them only from {least} on"
         raise SecureError(problem, "wait for more clients", code="secure.too-few", resumable=True)
     check_keys(keys, identities, secret.session)
-    t, own_mask = threshold(len(keys)), secrets.token_bytes(KEY)
+    t, own_mask = threshold(len(keys), least), secrets.token_bytes(KEY)
     parts = [shamir.split(each, keys, t) for each in (secret.mask_key, own_mask)]
     mine = {secret.client: (parts[0][secret.client], parts[1][secret.client])}
     sealed = {
@@ -99,15 +96,14 @@ def share(secret: Secret, keys: Mapping[int, Keys], identities: Mapping[int, byt
     return replace(secret, keys=dict(keys), own_mask=own_mask, threshold=t, shares=mine), sealed
 
 
-def check_keys(keys: Mapping[int, Keys], identities: Mapping[int, bytes], session: bytes) -> None:
+def check_keys(keys: Mapping[int, Keys], identities: Mapping[int, Verifier], session: bytes) -> None:
     """Refuse keys that were not signed for this round by who they are said to come from."""
     seen = [key for each in keys.values() for key in (each.encryption, each.mask)]
     if len(set(seen)) < len(seen):
         raise SecureError("two clients have the same key", "start the round again", code="secure.forged-key")
     for client, given in keys.items():
         try:
-            public = Ed25519PublicKey.from_public_bytes(identities[client])
-            public.verify(given.signature, _statement(session, client, given.encryption, given.mask))
+            identities[client].verify(given.signature, _statement(session, client, given.encryption, given.mask))
         except (KeyError, ValueError, InvalidSignature):
             raise SecureError(
                 f"the keys of client {client} do not carry its signature",
@@ -144,7 +140,8 @@ def mask(secret: Secret, inbox: Mapping[int, bytes], words: Words) -> tuple[Secr
 def unmask(secret: Secret, arrived: Collection[int]) -> tuple[Secret, dict[int, tuple[str, bytes]]]:
     """For each peer one share: of its own mask if its vector arrived, else of its mask key; never both.
 
-    Raises SecureError if too few vectors arrived, or if shares of this round were revealed before.
+    Raises SecureError if too few vectors arrived, or not this client's own, or if shares of this round were revealed
+    before.
     """
     known = secret.shares or {}
     if secret.revealed:
@@ -152,6 +149,9 @@ def unmask(secret: Secret, arrived: Collection[int]) -> tuple[Secret, dict[int, 
     if len(arrived) < secret.threshold or not set(arrived) <= known.keys():
         problem = f"{len(arrived)} vectors arrived, and this round needs {secret.threshold}"
         raise SecureError(problem, "start the round again", code="secure.too-few", resumable=True)
+    if secret.client not in arrived or not secret.masked:
+        problem = "the server asks this client for shares, and does not count its vector"
+        raise SecureError(problem, "start the round again", code="secure.not-counted", resumable=True)
     revealed = {peer: (OWN_MASK, own) if peer in arrived else (MASK_KEY, key) for peer, (key, own) in known.items()}
     return replace(secret, revealed=True), revealed
 
@@ -162,6 +162,7 @@ def total(
     shared: Collection[int],
     revealed: Mapping[int, Mapping[int, tuple[str, bytes]]],
     session: bytes,
+    least: int = FEWEST,
 ) -> Words:
     """The sum of the vectors that arrived, at the server.
 
@@ -171,8 +172,9 @@ def total(
         shared: the clients whose shares went to their peers; all others have masked with them.
         revealed: what each client revealed in `unmask`.
         session: of this round.
+        least: clients that must stay until the end, as in `share`.
     """
-    t = threshold(len(keys))
+    t = threshold(len(keys), least)
     if len(revealed) < t or len(masked) < t:
         raise SecureError(
             f"{min(len(revealed), len(masked))} of {len(keys)} clients stayed to the end, and this round needs {t}",

@@ -34,6 +34,13 @@ def prepare(
             "start a new run",
             code="protect.no-return",
         )
+    if start is not None and directory.config().get("protect", {}).get("secure"):
+        raise TacitError(
+            f"{directory.path} has secure aggregation, and the difference of a round with and without a client would "
+            "show its upload",
+            "start a new run",
+            code="protect.no-return",
+        )
     clients = {_number(directory, given, numbers): given for given in without}
     with directory.lock():
         _refuse_unknown_round(directory, start)

@@ -17,7 +17,6 @@ from tacit.runs.config import Config
 
 def check(config: Config) -> None:
     """Refuse Flower if it is not installed, before anything starts; a run over sites needs no Ray."""
-    refuse_secure(config)
     packages = ("flwr",) if config.data.at_sites else ("flwr", "ray")
     missing = [name for name in packages if find_spec(name) is None]
     if missing and config.engine.name == "flower":
@@ -25,16 +24,6 @@ def check(config: Config) -> None:
             f"--engine flower needs the package {missing[0]}",
             "install it with pip install 'tacit[flower]', or use --engine local",
             code="engine.flower-missing",
-        )
-
-
-def refuse_secure(config: Config) -> None:
-    """Refuse secure aggregation on Flower: its clients would have no identity keys that the others know."""
-    if config.protect.secure and config.engine.name == "flower":
-        raise TacitError(
-            "protect.secure is for simulations with --engine local so far: sites cannot check each other's keys yet",
-            "leave out protect.secure; protect.sample_noise protects the samples of a site",
-            code="protect.secure-at-sites",
         )
 
 

@@ -23,6 +23,7 @@ from tacit.engines.flower.site_scores import RECORD, own_scores
 from tacit.engines.job import ClientFailure, ClientOutcome, ClientResult, ClientTask, Job
 from tacit.engines.memory import MemoryStore
 from tacit.engines.reply import ReplyHeader
+from tacit.engines.secure_messages import MaskedUp, in_words
 from tacit.errors import TacitError
 from tacit.process import one_thread, tune_malloc
 from tacit.protect import sample_dp
@@ -58,6 +59,7 @@ class Departure:
     scores: Mapping[str, float] = field(default_factory=dict)  # of the common model on the node's own samples
     spent: Spent | None = None  # the steps behind a trained update; without noise, if samples are not protected
     samples: int = 0  # that the node holds in this round
+    exchange: bool = False  # a step of secure aggregation in which nothing that was trained leaves
 
 
 class Safeguards:
@@ -141,9 +143,9 @@ def _work(content: RecordDict, context: Context, open_workspace: OpenWorkspace, 
             result = replace(result, memory=store.save(round, result.memory))
         up = {} if result.up is None else to_records("up", job.codec.to_parts(result.up))
         reply = RecordDict(_header(result, result.memory) | up)
-        said = (*_field_names(result.up), *sorted(result.metrics))
-        spent = sample_dp.spent(job.sample_noise, result.metrics)
-        guards.record(about, node, Departure(round, said, content_size(reply), spent=spent, samples=job.held(client)))
+        said = (*(in_words(result.up) or _field_names(result.up)), *sorted(result.metrics))
+        departure = Departure(round, said, content_size(reply), samples=job.held(client))
+        guards.record(about, node, _with_account(departure, job, result))
         return reply
     except Exception as error:
         failure = guards.failure(about, node, error)
@@ -163,6 +165,13 @@ def _trained(workspace: Workspace, round: int, client: int, task: ClientTask) ->
     if leaves:
         return result
     return replace(result, metrics={name: each for name, each in result.metrics.items() if name != LOCAL_ACCURACY})
+
+
+def _with_account(departure: Departure, job: Job, result: ClientResult) -> Departure:
+    """The departure with the steps of training behind it; most exchanges of secure aggregation have none."""
+    if in_words(result.up) and not isinstance(result.up, MaskedUp):
+        return replace(departure, exchange=True)
+    return replace(departure, spent=sample_dp.spent(job.sample_noise, result.metrics))
 
 
 def _require_round(round: int, rounds: int) -> None:
