@@ -333,6 +333,10 @@ def evaluate(
             "--membership", help="Attack the model: can its training samples be recognised among held-out ones?"
         ),
     ] = False,
+    local_heads: Annotated[
+        bool,
+        typer.Option("--local-heads", help="Fit a last layer to the labels of each client of a simulated run."),
+    ] = False,
     positive: Annotated[
         str | None, typer.Option(metavar="CLASS", help="Positive class, for sensitivity and specificity.")
     ] = None,
@@ -349,6 +353,12 @@ def evaluate(
     from tacit.cli import evaluate as evaluation
 
     evaluation.check_output(out)
+    if local_heads:
+        if clients or data or membership or positive:
+            problem = "--local-heads goes with --out only"
+            raise TacitError(problem, "leave out the other options", code="evaluate.local-heads-alone")
+        evaluation.local_heads(run, out, Console())
+        return
     if membership:
         if clients or positive:
             problem = "--membership goes with --data, --seed and --out only"

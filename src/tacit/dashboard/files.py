@@ -21,6 +21,7 @@ KINDS = {
     "run.json": TEXT,
     "sites.json": TEXT,
     "site_scores.json": TEXT,
+    "local_heads.json": TEXT,
     "plan.json": TEXT,
     "command.txt": TEXT,
     "ledger.jsonl": TEXT,

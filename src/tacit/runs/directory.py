@@ -9,6 +9,7 @@ model.safetensors  the final model, with all that is needed to use it
 card.md            what a person should know before using it
 predictions.npz    the test samples' classes and the final model's outputs for them, for reports
 evaluations/       what `tacit evaluate` found on other samples
+local_heads.json   what `tacit evaluate --local-heads` found
 report.html        the page about it, if `tacit report` has written one
 checkpoint/        how far the run got
 round.json         while the run makes progress: which clients of the current round work, have answered, have failed
@@ -379,6 +380,14 @@ class RunDirectory:
     def write_membership(self, text: str) -> None:
         """Note what attacks on the model found, as JSON."""
         write_durably(self.path / "membership.json", text.encode())
+
+    def local_heads(self) -> dict[str, Any] | None:
+        """What `write_local_heads` wrote; None if nothing was measured."""
+        return self.read_note("local_heads.json")
+
+    def write_local_heads(self, found: Mapping[str, Any]) -> None:
+        """Note the accuracies of local heads and of the common one."""
+        self.write_note("local_heads.json", found)
 
     def evaluations(self) -> list[str]:
         """What `write_evaluation` wrote, by name."""

@@ -1,0 +1,171 @@
+"""A last layer for each client, fitted to its own labels after the last round. It stays there.
+
+The start is the final common model, whatever method trained it. Only the last layer changes, and no further than the
+client's labels justify: see `learn.linear_head`. A simulation reports what its clients would gain and stores only
+accuracies. A site gets a model for itself.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from tacit import params
+from tacit.engines.job import Job
+from tacit.errors import TacitError
+from tacit.federation import UNLABELED, Samples
+from tacit.inference import model_file
+from tacit.inference.labeled import Labeled, labeled_samples
+from tacit.inference.model import Model
+from tacit.learn import EVALUATION_BATCH
+from tacit.learn.linear_head import FOLDS, LinearHead, fit_chosen
+from tacit.metrics.local_heads import LocalHead, LocalHeads
+from tacit.nets import Net
+from tacit.params import Params
+from tacit.process import one_thread
+from tacit.random import Streams
+from tacit.runs.experiment import Experiment
+
+CARD = """
+## Local head
+
+The last layer of this model was fitted to {labels:,} labels of one site, {name}. It gets {local:.1%} of the site's
+{held_out:,} test samples right, the common model {common:.1%}. Everything else on this card is about the common model.
+"""
+
+
+@dataclass(frozen=True)
+class _HeldOut:
+    """Samples to measure accuracy on, with a weight (n,) for each; the weights add up to 1."""
+
+    samples: Samples
+    weight: Tensor
+
+    def accuracy(self, head: LinearHead, z: Tensor) -> float:
+        """The weighted share of the samples, with features (n, d), that a head gets right."""
+        right = head.logits(z).argmax(dim=1) == self.samples.y
+        return float(self.weight @ right.double())
+
+
+def of_run(folder: Path) -> LocalHeads:
+    """What local heads would bring to each client with labels in a finished simulation.
+
+    Both accuracies are on the samples that the client holds without a label, by their true labels. A client with a
+    label for each sample holds nothing out: for it, test samples count by how frequent their class is at the client.
+    """
+    experiment = Experiment.reopen(folder)
+    if experiment.config.data.at_sites:
+        problem, remedy = f"the labels of {folder} are at its sites", "let a site run `tacit site local-head MODEL`"
+        raise TacitError(problem, remedy, code="local-heads.at-sites")
+    model = experiment.result().params
+    if model is None:
+        problem, remedy = f"{folder} has no common model", "use a method that has one"
+        raise TacitError(problem, remedy, code="local-heads.no-common-model")
+    with one_thread():
+        found = [_of_client(experiment.work, model, k) for k in range(experiment.job.federation.clients)]
+    heads = tuple(each for each in found if each is not None)
+    if not heads:
+        problem = f"no client of {folder} has labels and samples to hold out"
+        remedy = "use a run with labels at clients, such as --labels client"
+        raise TacitError(problem, remedy, code="local-heads.no-labels")
+    return LocalHeads(f"local heads of {folder.name}", heads)
+
+
+def _of_client(job: Job, model: Params, client: int) -> LocalHead | None:
+    held = job.federation.client(client, job.rounds - 1)
+    labeled, held_out = held.take(held.labeled), _held_out(job, client, held)
+    if not len(labeled) or held_out is None:
+        return None
+    start = _head_in(job.net, model)
+
+    def features(x: Tensor) -> Tensor:
+        return _features(job, model, x)
+
+    head, strength = _fit(labeled, features(labeled.x), start)
+    z = features(held_out.samples.x)
+    common, local = (held_out.accuracy(each, z) for each in (start, head))
+    return LocalHead(str(client), len(labeled), len(held_out.samples), strength, common, local)
+
+
+def _held_out(job: Job, client: int, held: Samples) -> _HeldOut | None:
+    """What a client's heads are measured on; None if there is nothing. Samples of unknown classes do not count."""
+    federation = job.federation
+    truth, classes = federation.true_labels(client, job.rounds - 1), len(federation.classes)
+    if truth is None or not len(held.unlabeled):
+        return _by_class_mix(federation.test, held.y[held.labeled], classes)
+    rows = ((held.y == UNLABELED) & (truth != UNLABELED) & (truth < classes)).nonzero().reshape(-1)
+    if not len(rows):
+        return None
+    return _equally(Samples(held.x, truth).take(rows))
+
+
+def _equally(samples: Samples) -> _HeldOut:
+    return _HeldOut(samples, torch.full((len(samples),), 1 / len(samples), dtype=torch.float64))
+
+
+def _by_class_mix(test: Samples, labels: Tensor, classes: int) -> _HeldOut | None:
+    """Test samples, each weighted so that the classes are as frequent as among these labels."""
+    mix = torch.bincount(labels, minlength=classes).double()
+    test = test.take(((test.y != UNLABELED) & (mix[test.y.clamp(min=0)] > 0)).nonzero().reshape(-1))
+    if not len(test):
+        return None
+    weight = (mix / torch.bincount(test.y, minlength=classes).clamp(min=1))[test.y]
+    return _HeldOut(test, weight / weight.sum())
+
+
+@torch.no_grad()
+def _features(job: Job, model: Params, x: Tensor) -> Tensor:
+    """(n, features) of stored samples, not augmented, in float64."""
+    fast = params.channels_last({name: value.to(job.device) for name, value in model.items()})
+    views = (job.federation.views.plain(part.to(job.device)) for part in x.split(EVALUATION_BATCH))
+    return torch.cat([job.net.features(fast, part).flatten(1).cpu().double() for part in views])
+
+
+def _fit(labeled: Samples, z: Tensor, start: LinearHead) -> tuple[LinearHead, float]:
+    """A head fitted to labeled samples with these features, and its strength; a group is in one fold."""
+    order = torch.randperm(len(labeled), generator=Streams(0).at("local head"))
+    fold = torch.empty(len(order), dtype=torch.int64)
+    fold[order] = labeled.folds(order, FOLDS)
+    return fit_chosen(z, labeled.y, start, fold)
+
+
+def _head_in(net: Net, model: Params) -> LinearHead:
+    """The last layer of a model, in float64."""
+    weight, bias = _names(net)
+    return LinearHead(model[weight].cpu().double(), model[bias].cpu().double())
+
+
+def _names(net: Net) -> tuple[str, str]:
+    """The tensors of the last layer; refuses a network without a linear one."""
+    if net.head is None or net.head.bias is None:
+        raise TacitError(
+            "this network has no last layer that is linear in its features, with a bias",
+            "use another network",
+            code="local-heads.no-linear-head",
+        )
+    return net.head.weight, net.head.bias
+
+
+def of_own_data(model: Model, data: str, name: str) -> tuple[LocalHead, bytes]:
+    """Fit a head to a site's labeled samples: both accuracies on its test samples, and the file of its own model."""
+    net, weights = model.architecture, model.weights
+    start, names = _head_in(net, weights), _names(net)
+    labeled, test = (_as_samples(labeled_samples(model, data, part)) for part in ("labeled", "test"))
+    with one_thread():
+        head, strength = _fit(labeled, model.features(labeled.x).double(), start)
+    held_out, z = _equally(test), model.features(test.x).double()
+    common, local = (held_out.accuracy(each, z) for each in (start, head))
+    found = LocalHead(name, len(labeled), len(test), strength, common, local)
+    # The temperature was that of the common head.
+    about = replace(model.description, card=model.card + CARD.format(**vars(found)), temperature=1.0)
+    own = {at: value.to(weights[at]) for at, value in zip(names, head, strict=True)}
+    return found, model_file.encode(net, weights | own, about)
+
+
+def _as_samples(given: Labeled) -> Samples:
+    """With the groups as numbers."""
+    if given.groups is None:
+        return Samples(given.x, given.y)
+    number = {group: place for place, group in enumerate(dict.fromkeys(given.groups))}
+    return Samples(given.x, given.y, torch.tensor([number[group] for group in given.groups]))
