@@ -1,0 +1,126 @@
+"""What it takes and brings to compute frozen layers once: rounds per second and accuracy for `net.views` = 1, 4, 16.
+
+    python benchmarks/views_cached.py           about five minutes of one core
+    python benchmarks/views_cached.py --fill    only write the stored results into docs/pretrained.md
+
+Every run is FedAvg with FixMatch on a part of fashion-small and trains the head of EfficientNet-lite0. Seconds are
+those of a core, without the evaluation at the end, so that a busy machine hardly changes them. Results are in
+results/views-cached.json.
+"""
+
+import argparse
+import json
+import os
+import re
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from tacit.process import one_thread
+from tacit.runs import config as configs
+from tacit.runs.experiment import Experiment
+
+ROOT = Path(__file__).parent.parent
+STORED = ROOT / "benchmarks/results/views-cached.json"
+PAGE = ROOT / "docs/pretrained.md"
+BLOCK = re.compile(r"(?<=^<!-- views cached -->\n).*?(?=^<!-- end views cached -->$)", re.MULTILINE | re.DOTALL)
+SEEDS = (0, 1, 2)
+VIEWS = (None, 1, 4, 16)  # None: not cached
+ROUNDS = 12
+CELL: dict[str, Any] = {
+    "method": "fedavg+fixmatch",
+    "data": "fashion-small",
+    "data.samples": 500,
+    "clients": 5,
+    "partition": "dirichlet:0.3",
+    "labels": "client",
+    "per_class": 1,
+    "net": "efficientnet-lite0",
+    "net.train": "head",
+    "net.zero_head": True,
+    "net.options.side": 64,
+    "rounds": ROUNDS,
+    "lr": 0.03,
+    "train.schedule": "cosine",
+    "log.evaluate_every": ROUNDS,
+    "workers": 0,
+}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One run."""
+
+    views: int | None
+    seed: int
+    accuracy: float
+    once: float  # core-seconds before the first round, for all views of all samples
+    rate: float  # rounds per core-second
+
+
+def measure(views: int | None, seed: int) -> Measured:
+    """Run once, with nothing on disk before."""
+    with tempfile.TemporaryDirectory(prefix="tacit-views-") as name, one_thread():
+        os.environ["TACIT_CACHE"] = name
+        config = configs.from_options(CELL | {"net.views": views, "seed": seed})
+        experiment = Experiment.create(config, Path(name) / "run")
+        began = time.process_time()
+        _ = experiment.work
+        ready = time.process_time()
+        ends = [time.process_time() for _ in experiment.rounds()]
+        return Measured(
+            views,
+            seed,
+            experiment.result().accuracy,
+            round(ready - began, 1),
+            round((ROUNDS - 1) / (ends[-2] - ready), 3),
+        )
+
+
+def table(measured: list[Measured]) -> str:
+    """The results as Markdown, one row for each number of views."""
+    lines = [
+        "| `net.views` | accuracy (%) | rounds per second | seconds before the first round |",
+        "|---|--:|--:|--:|",
+    ]
+    for views in VIEWS:
+        rows = [each for each in measured if each.views == views]
+        accuracy = [100 * each.accuracy for each in rows]
+        lines.append(
+            f"| {'not cached' if views is None else views} | {mean(accuracy):.1f} ± {stdev(accuracy):.1f} | "
+            f"{mean(each.rate for each in rows):.2g} | {mean(each.once for each in rows):.0f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def stored() -> list[Measured]:
+    """The stored results."""
+    return [Measured(**values) for values in json.loads(STORED.read_text(encoding="utf-8"))["runs"]]
+
+
+def filled(page: str) -> str:
+    """A page with the table of the stored results."""
+    return BLOCK.sub(lambda _: table(stored()), page)
+
+
+def main() -> None:
+    """Run everything, store it, and write the table into the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--fill", action="store_true", help="only write the stored results into the page")
+    if not parser.parse_args().fill:
+        measured = []
+        for views in VIEWS:
+            for seed in SEEDS:
+                measured.append(measure(views, seed))
+                print(measured[-1], flush=True)
+        values = {"settings": CELL, "runs": [asdict(each) for each in measured]}
+        STORED.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
+    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    print(table(stored()))
+
+
+if __name__ == "__main__":
+    main()
