@@ -6,6 +6,7 @@ accuracies. A site gets a model for itself.
 """
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -37,22 +38,50 @@ The last layer of this model was fitted to {labels:,} labels of one site, {name}
 
 @dataclass(frozen=True)
 class _HeldOut:
-    """Samples to measure accuracy on, with a weight (n,) for each; the weights add up to 1."""
+    """Samples to measure accuracy on: features (n, d), classes (n,) and weights (n,), which add up to 1."""
 
-    samples: Samples
+    z: Tensor
+    y: Tensor
     weight: Tensor
 
-    def accuracy(self, head: LinearHead, z: Tensor) -> float:
-        """The weighted share of the samples, with features (n, d), that a head gets right."""
-        right = head.logits(z).argmax(dim=1) == self.samples.y
+    def accuracy(self, head: LinearHead) -> float:
+        """The weighted share of the samples that a head gets right."""
+        right = head.logits(self.z).argmax(dim=1) == self.y
         return float(self.weight @ right.double())
+
+
+@dataclass(frozen=True)
+class _CommonModel:
+    """The final model of a simulation."""
+
+    job: Job
+    params: Params
+
+    @cached_property
+    def head(self) -> LinearHead:
+        """Its last layer."""
+        return _head_in(self.job.net, self.params)
+
+    @cached_property
+    def test(self) -> tuple[Tensor, Tensor]:
+        """Features and classes of the common test samples."""
+        samples = self.job.federation.test
+        return self.features(samples.x), samples.y
+
+    @torch.no_grad()
+    def features(self, x: Tensor) -> Tensor:
+        """(n, features) of stored samples, not augmented, in float64."""
+        job = self.job
+        fast = params.channels_last({name: value.to(job.device) for name, value in self.params.items()})
+        views = (job.federation.views.plain(part.to(job.device)) for part in x.split(EVALUATION_BATCH))
+        return torch.cat([job.net.features(fast, part).flatten(1).cpu().double() for part in views])
 
 
 def of_run(folder: Path) -> LocalHeads:
     """What local heads would bring to each client with labels in a finished simulation.
 
-    Both accuracies are on the samples that the client holds without a label, by their true labels. A client with a
-    label for each sample holds nothing out: for it, test samples count by how frequent their class is at the client.
+    Both accuracies are on the samples that the client holds without a label, by their true labels. A client without
+    such samples holds nothing out: for it, test samples count by how frequent their class is among its labels.
     """
     experiment = Experiment.reopen(folder)
     if experiment.config.data.at_sites:
@@ -63,63 +92,49 @@ def of_run(folder: Path) -> LocalHeads:
         problem, remedy = f"{folder} has no common model", "use a method that has one"
         raise TacitError(problem, remedy, code="local-heads.no-common-model")
     with one_thread():
-        found = [_of_client(experiment.work, model, k) for k in range(experiment.job.federation.clients)]
+        common = _CommonModel(experiment.work, model)
+        found = [_of_client(common, client) for client in range(experiment.job.federation.clients)]
     heads = tuple(each for each in found if each is not None)
     if not heads:
-        problem = f"no client of {folder} has labels and samples to hold out"
+        problem = f"no client of {folder} has labels of its own"
         remedy = "use a run with labels at clients, such as --labels client"
         raise TacitError(problem, remedy, code="local-heads.no-labels")
     return LocalHeads(f"local heads of {folder.name}", heads)
 
 
-def _of_client(job: Job, model: Params, client: int) -> LocalHead | None:
-    held = job.federation.client(client, job.rounds - 1)
-    labeled, held_out = held.take(held.labeled), _held_out(job, client, held)
-    if not len(labeled) or held_out is None:
+def _of_client(model: _CommonModel, client: int) -> LocalHead | None:
+    federation, last = model.job.federation, model.job.rounds - 1
+    held, truth = federation.client(client, last), federation.true_labels(client, last)
+    labeled, hidden = held.take(held.labeled), _hidden(held, truth, len(federation.classes))
+    if not len(labeled):
         return None
-    start = _head_in(job.net, model)
-
-    def features(x: Tensor) -> Tensor:
-        return _features(job, model, x)
-
-    head, strength = _fit(labeled, features(labeled.x), start)
-    z = features(held_out.samples.x)
-    common, local = (held_out.accuracy(each, z) for each in (start, head))
-    return LocalHead(str(client), len(labeled), len(held_out.samples), strength, common, local)
+    measured = _equally(model.features(hidden.x), hidden.y) if len(hidden) else _by_class_mix(*model.test, labeled.y)
+    head, strength = _fit(labeled, model.features(labeled.x), model.head)
+    common, local = (measured.accuracy(each) for each in (model.head, head))
+    return LocalHead(str(client), len(labeled), len(measured.y), strength, common, local)
 
 
-def _held_out(job: Job, client: int, held: Samples) -> _HeldOut | None:
-    """What a client's heads are measured on; None if there is nothing. Samples of unknown classes do not count."""
-    federation = job.federation
-    truth, classes = federation.true_labels(client, job.rounds - 1), len(federation.classes)
-    if truth is None or not len(held.unlabeled):
-        return _by_class_mix(federation.test, held.y[held.labeled], classes)
-    rows = ((held.y == UNLABELED) & (truth != UNLABELED) & (truth < classes)).nonzero().reshape(-1)
-    if not len(rows):
-        return None
-    return _equally(Samples(held.x, truth).take(rows))
+def _hidden(held: Samples, truth: Tensor | None, classes: int) -> Samples:
+    """The samples without a label whose class is known to the simulation and to the model, with that class."""
+    labels = held.y if truth is None else truth
+    rows = (held.y == UNLABELED) & (labels != UNLABELED) & (labels < classes)
+    return Samples(held.x, labels).take(rows.nonzero().reshape(-1))
 
 
-def _equally(samples: Samples) -> _HeldOut:
-    return _HeldOut(samples, torch.full((len(samples),), 1 / len(samples), dtype=torch.float64))
+def _equally(z: Tensor, y: Tensor) -> _HeldOut:
+    return _HeldOut(z, y, torch.full((len(y),), 1 / len(y), dtype=torch.float64))
 
 
-def _by_class_mix(test: Samples, labels: Tensor, classes: int) -> _HeldOut | None:
+def _by_class_mix(z: Tensor, y: Tensor, labels: Tensor) -> _HeldOut:
     """Test samples, each weighted so that the classes are as frequent as among these labels."""
-    mix = torch.bincount(labels, minlength=classes).double()
-    test = test.take(((test.y != UNLABELED) & (mix[test.y.clamp(min=0)] > 0)).nonzero().reshape(-1))
-    if not len(test):
-        return None
-    weight = (mix / torch.bincount(test.y, minlength=classes).clamp(min=1))[test.y]
-    return _HeldOut(test, weight / weight.sum())
-
-
-@torch.no_grad()
-def _features(job: Job, model: Params, x: Tensor) -> Tensor:
-    """(n, features) of stored samples, not augmented, in float64."""
-    fast = params.channels_last({name: value.to(job.device) for name, value in model.items()})
-    views = (job.federation.views.plain(part.to(job.device)) for part in x.split(EVALUATION_BATCH))
-    return torch.cat([job.net.features(fast, part).flatten(1).cpu().double() for part in views])
+    classes = int(max(y.max(), labels.max())) + 1
+    mix, counts = (torch.bincount(each, minlength=classes) for each in (labels, y))
+    weight = (mix / counts.clamp(min=1)).double()[y]
+    counted = weight > 0
+    if not counted.any():
+        problem = "the test samples have no class that a client has labels of"
+        raise TacitError(problem, "add test samples of every class", code="local-heads.no-test-samples")
+    return _HeldOut(z[counted], y[counted], weight[counted] / weight.sum())
 
 
 def _fit(labeled: Samples, z: Tensor, start: LinearHead) -> tuple[LinearHead, float]:
@@ -154,8 +169,8 @@ def of_own_data(model: Model, data: str, name: str) -> tuple[LocalHead, bytes]:
     labeled, test = (_as_samples(labeled_samples(model, data, part)) for part in ("labeled", "test"))
     with one_thread():
         head, strength = _fit(labeled, model.features(labeled.x).double(), start)
-    held_out, z = _equally(test), model.features(test.x).double()
-    common, local = (held_out.accuracy(each, z) for each in (start, head))
+    held_out = _equally(model.features(test.x).double(), test.y)
+    common, local = (held_out.accuracy(each) for each in (start, head))
     found = LocalHead(name, len(labeled), len(test), strength, common, local)
     # The temperature was that of the common head.
     about = replace(model.description, card=model.card + CARD.format(**vars(found)), temperature=1.0)
