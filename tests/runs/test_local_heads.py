@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -78,6 +79,17 @@ def test_with_all_labels_test_samples_count_by_the_clients_classes(tmp_path: Pat
         shares = [float((y == c).double().mean()) for c in classes]
         right = [float((answers[test.y == c] == c).double().mean()) for c in classes]
         assert each.common == pytest.approx(sum(p * a for p, a in zip(shares, right, strict=True)))
+
+
+def test_samples_without_any_known_class_are_not_held_out(tmp_path: Path) -> None:
+    """As in a user's own data: test samples take their place."""
+    x, y = (part.numpy() for part in farm.images(120))
+    np.savez(tmp_path / "own.npz", x=x[:90], y=np.where(np.arange(90) < 45, y[:90], -1), x_test=x[90:], y_test=y[90:])
+    given = SMALL | {"per_class": None, "label_fraction": 1.0, "data": str(tmp_path / "own.npz")}
+    tacit.run(out=tmp_path / "run", method="fedavg+fixmatch", **given)
+    found = local_heads.of_run(tmp_path / "run")
+    assert sum(each.labels for each in found.heads) == 45
+    assert {each.held_out for each in found.heads} == {30}
 
 
 def test_it_stores_accuracies_and_nothing_else(tmp_path: Path) -> None:
