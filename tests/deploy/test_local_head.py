@@ -27,9 +27,8 @@ def model(tmp_path: Path) -> Path:
 
 def site(folder: Path, **arrays: Any) -> Path:
     x, y = places.arrays(60)
-    return places.site_with_arrays(
-        folder, "a", **{"x": x[:30], "y": y[:30], "x_test": x[30:], "y_test": y[30:]} | arrays
-    )
+    given: dict[str, Any] = {"x": x[:30], "y": y[:30], "x_test": x[30:], "y_test": y[30:]}
+    return places.site_with_arrays(folder, "a", **given | arrays)
 
 
 def test_the_file_is_a_model_for_its_owner_only(tmp_path: Path, model: Path) -> None:
