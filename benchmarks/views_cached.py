@@ -82,12 +82,15 @@ def measure(views: int | None, seed: int) -> Measured:
 
 
 def table(measured: list[Measured]) -> str:
-    """The results as Markdown, one row for each number of views."""
+    """The results as Markdown, one row for each number of views with a run of every seed; empty if there is none."""
+    complete = [views for views in VIEWS if sum(each.views == views for each in measured) == len(SEEDS)]
+    if not complete:
+        return ""
     lines = [
         "| `net.views` | accuracy (%) | rounds per second | seconds before the first round |",
         "|---|--:|--:|--:|",
     ]
-    for views in VIEWS:
+    for views in complete:
         rows = [each for each in measured if each.views == views]
         accuracy = [100 * each.accuracy for each in rows]
         lines.append(
@@ -98,8 +101,9 @@ def table(measured: list[Measured]) -> str:
 
 
 def stored() -> list[Measured]:
-    """The stored results."""
-    return [Measured(**values) for values in json.loads(STORED.read_text(encoding="utf-8"))["runs"]]
+    """The stored results; none before the first run."""
+    values = json.loads(STORED.read_text(encoding="utf-8"))["runs"] if STORED.exists() else []
+    return [Measured(**each) for each in values]
 
 
 def measure_all() -> None:
