@@ -32,8 +32,8 @@ SEEDS = (0, 1, 2)
 VIEWS = (None, 1, 4, 16)  # None: not cached
 ROUNDS = 12
 ABOUT = """With FedAvg and FixMatch on 300 images of Fashion-MNIST at five uneven clients, one label per class at each,
-the head of EfficientNet-lite0 at 64 pixels, 12 rounds; seconds are those of one core; mean and standard deviation of three seeds,
-by `python benchmarks/views_cached.py`:
+the head of EfficientNet-lite0 at 64 pixels, 12 rounds; seconds are those of one core; mean and standard deviation of
+three seeds, by `python benchmarks/views_cached.py`:
 """
 CELL: dict[str, Any] = {
     "method": "fedavg+fixmatch",
