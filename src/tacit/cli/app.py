@@ -268,6 +268,10 @@ def evaluate(
             "--membership", help="Attack the model: can its training samples be recognised among held-out ones?"
         ),
     ] = False,
+    local_heads: Annotated[
+        bool,
+        typer.Option("--local-heads", help="Fit a last layer to the labels of each client of a simulated run."),
+    ] = False,
     positive: Annotated[
         str | None, typer.Option(metavar="CLASS", help="Positive class, for sensitivity and specificity.")
     ] = None,
@@ -284,7 +288,16 @@ def evaluate(
     from tacit.cli import evaluate as evaluation
 
     evaluation.evaluate(
-        run, data, positive, seed, out, Console(), clients=clients, membership=membership, import_net=import_net
+        run,
+        data,
+        positive,
+        seed,
+        out,
+        Console(),
+        clients=clients,
+        membership=membership,
+        local_heads=local_heads,
+        import_net=import_net,
     )
 
 

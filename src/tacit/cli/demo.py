@@ -1,4 +1,7 @@
-"""`tacit demo`: one federation of uneven clients, trained on its few labels, by `auto`, and on all labels."""
+"""`tacit demo`: one federation of uneven clients, trained on its few labels, by `auto`, and on all labels.
+
+Where pretrained weights are installed, the few labels with these follow.
+"""
 
 import os
 import shlex
@@ -12,6 +15,7 @@ from rich.markup import escape
 
 from tacit.report import page, plots, tables
 from tacit.report.history import Run, load
+from tacit.runs.choices.pretrained import NET, weights_installed
 from tacit.runs.compare import run_once
 from tacit.runs.directory import RunDirectory, layout
 from tacit.runs.directory.folders import safe
@@ -40,6 +44,13 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "auto": ("auto", {}),
     "all labels": ("fedavg+supervised", {"labels": "all", "per_class": None, "epochs": 2}),
 }
+# A network from ImageNet and a logistic regression on the same labels; no client takes part.
+PRETRAINED: dict[str, tuple[str, dict[str, Any]]] = {
+    "labels only, ImageNet": (
+        "logreg",
+        {"net": NET, "net.norm": None, "net.train": "head", "rounds": 1, "train.schedule": None},
+    ),
+}
 NEXT = (
     ("list the methods, objectives, data sets, networks and partitions", "ls"),
     ("see who holds what, before training", "data --partition dirichlet:0.5 --labels server --per-class 10"),
@@ -48,17 +59,16 @@ NEXT = (
 
 
 def show(folder: Path, console: Console) -> None:
-    """Run the three rows and print the results."""
+    """Run the rows and print the results."""
     console.print(
         "The server has 50 labeled images of clothes, 5 of each class. Ten clients have 5,950 unlabeled images, each "
         "with another mix of classes. No image leaves its owner.\n",
         highlight=False,
     )
-    runs = [_run(label, *row, folder, console) for label, row in ROWS.items()]
-    rows = tables.summarise(runs)
+    runs = [_run(label, *row, folder, console) for label, row in rows().items()]
     width = min(console.width, 100)
     console.print()
-    console.print(tables.to_rich(rows, "test accuracy on 1,000 images"))
+    console.print(tables.to_rich(tables.summarise(runs), "test accuracy on 1,000 images"))
     console.print()
     print(plots.terminal_curve(runs, width, 15, color=console.color_system is not None))
     page.write_with_command(runs, folder, "tacit demo")
@@ -68,6 +78,11 @@ def show(folder: Path, console: Console) -> None:
     for what, arguments in NEXT:
         command = f"{_program()} {arguments.format(config=config)}"
         console.print(f"  {escape(command)}\n      [dim]{what}[/dim]", highlight=False, soft_wrap=True)
+
+
+def rows() -> dict[str, tuple[str, dict[str, Any]]]:
+    """The rows by their label; the last starts from pretrained weights, where the extra with these is installed."""
+    return ROWS | (PRETRAINED if weights_installed() else {})
 
 
 def _program() -> str:

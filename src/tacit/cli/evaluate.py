@@ -27,10 +27,17 @@ def evaluate(
     *,
     clients: bool,
     membership: bool,
+    local_heads: bool,
     import_net: bool,
 ) -> None:
     """Print how good the model is on its own test samples or on others, and note it with the run."""
     check_output(out)
+    if local_heads:
+        if clients or data or membership or positive:
+            problem = "--local-heads goes with --out only"
+            raise TacitError(problem, "leave out the other options", code="evaluate.local-heads-alone")
+        fit_local_heads(run, out, console)
+        return
     if membership:
         if clients or positive:
             problem = "--membership goes with --data, --seed and --out only"
@@ -103,8 +110,7 @@ def attack(run: Path, data: str | None, seed: int, out: Path | None, console: Co
     from tacit.runs.result import card, saved_model
     from tacit.runs.result import membership as attacks
 
-    if out is not None and out.suffix.lower() != ".json":
-        raise TacitError(f"cannot write {out}", "use a name that ends in .json", code="evaluate.output-format")
+    _require_json(out)
     if data is None:
         found = attacks.of_run(run, seed)
     else:
@@ -121,6 +127,26 @@ def attack(run: Path, data: str | None, seed: int, out: Path | None, console: Co
         directory.write_membership(found.to_json() + "\n")
         if text := directory.card():
             directory.write_card(card.with_membership(text, found))
+
+
+def fit_local_heads(run: Path, out: Path | None, console: Console) -> None:
+    """Fit a head to the labels of each client: print, and note in the run's folder, what it brings."""
+    from tacit.report.local_heads import to_rich
+    from tacit.runs.result import local_heads as heads
+
+    _require_json(out)
+    found = heads.of_run(run)
+    console.print(to_rich(found), highlight=False, soft_wrap=False)
+    RunDirectory(run).write_local_heads(found.to_plain())
+    if out is not None:
+        with replacing(out) as partial:
+            partial.write_text(found.to_json() + "\n", encoding="utf-8")
+        say(f"local heads: {out}", console)
+
+
+def _require_json(out: Path | None) -> None:
+    if out is not None and out.suffix.lower() != ".json":
+        raise TacitError(f"cannot write {out}", "use a name that ends in .json", code="evaluate.output-format")
 
 
 def class_number(classes: tuple[str, ...], name: str | None) -> int | None:

@@ -283,6 +283,30 @@ def watch(
     watching.serve([], port, show=open, panels={"site": site_panel(path)}, only_panels=True)
 
 
+@app.command("local-head")
+def local_head(
+    model: Annotated[Path, typer.Argument(help="The final model, model.safetensors from the hub.")],
+    site: Annotated[Path, typer.Option(help="The file site.toml, or its folder.")] = Path("site.toml"),
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="File to write; default: local-model.safetensors.")
+    ] = None,
+) -> None:
+    """Fit the model's last layer to this site's own labels; sends nothing.
+
+    Shows the accuracy of the common model and of the new one on the site's test samples.
+    """
+    from tacit.deploy import local_head as heads
+
+    found, path = heads.fit_site_head(_settings_file(site), model, out)
+    say(f"On {found.held_out:,} test samples of {found.name}, which neither head was fitted to:")
+    say(f"  {100 * found.common:.1f} % with the common head")
+    say(f"  {100 * found.local:.1f} % with a head fitted to {found.labels:,} labels of this site")
+    if not found.strength:
+        say("The labels do not support another head, so both are the same.")
+    say(f"{path}: only you can read it, and nothing has left this machine. Use it with")
+    say(f"  tacit predict {quote(str(path))} SAMPLES")
+
+
 @app.command("renew-key")
 def renew_key(
     site: Annotated[Path, typer.Option(help="The file site.toml, or its folder.")] = Path("site.toml"),

@@ -3,17 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
-from torch.nn import functional
 
 from tacit.aggregation import WeightsDown, WeightsState, WeightsUp, heads
 from tacit.learn import LocalState
+from tacit.learn.linear_head import LinearHead, fit_near, no_head
 from tacit.method import ClientContext, Needs, Positive, Reply, ServerContext
 from tacit.params import Params
-
-STEPS = 200  # of L-BFGS at most; the loss is convex
-_SMALL = 1e-9  # a deviation below which a feature is constant
 
 
 @dataclass(frozen=True)
@@ -55,30 +51,9 @@ class LogReg:
         return state.w
 
 
-def fit_head(z: Tensor, y: Tensor, classes: int, strength: float) -> tuple[Tensor, Tensor]:
-    """Features (n, d), labels (n,) -> weight (c, d) and bias (c,) that minimise C·Σ cross-entropy + ½‖W‖².
-
-    W acts on features with mean 0 and deviation 1; what is returned acts on the features themselves.
-    """
-    mean, spread = z.mean(dim=0), z.std(dim=0, correction=0)
-    spread = torch.where(spread > _SMALL, spread, torch.ones_like(spread))
-    x = (z - mean) / spread
-    weight = torch.zeros(classes, x.shape[1], dtype=x.dtype, requires_grad=True)
-    bias = torch.zeros(classes, dtype=x.dtype, requires_grad=True)
-    search = torch.optim.LBFGS(
-        [weight, bias], max_iter=STEPS, tolerance_grad=1e-8, tolerance_change=1e-12, line_search_fn="strong_wolfe"
-    )
-
-    def loss() -> Tensor:
-        search.zero_grad()
-        fit = functional.cross_entropy(functional.linear(x, weight, bias), y, reduction="sum")
-        total = (strength * fit + weight.square().sum() / 2) / len(y)
-        total.backward()
-        return total
-
-    search.step(loss)
-    found = weight.detach() / spread
-    return found, bias.detach() - found @ mean
+def fit_head(z: Tensor, y: Tensor, classes: int, strength: float) -> LinearHead:
+    """Features (n, d), labels (n,) -> the head that minimises C·Σ cross-entropy + ½‖W‖², on standardised features."""
+    return fit_near(z, y, no_head(classes, z.shape[1]), strength, free_bias=True)
 
 
 METHODS = {"logreg": LogReg}

