@@ -152,7 +152,7 @@ class ServerContext(Holder):
 class PseudoLabels:
     """Pseudo-labels a client gave: position in its data, label, and whether the client trained on it."""
 
-    index: Tensor
+    index: Tensor  # -1 in the loss of a batch: do not report this one
     label: Tensor
     accepted: Tensor
     complementary: Tensor | None = None  # a class that the sample is not, -1 for none

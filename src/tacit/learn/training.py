@@ -220,7 +220,8 @@ class _Descent:
         }
         if any(each.complementary is not None for each in self._pseudo_labels):
             joined["complementary"] = torch.cat([_complementary(each).cpu() for each in self._pseudo_labels])
-        return PseudoLabels(**joined)
+        placed = joined["index"] >= 0
+        return PseudoLabels(**{name: value[placed] for name, value in joined.items()})
 
 
 def _complementary(given: PseudoLabels) -> Tensor:
