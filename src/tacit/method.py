@@ -22,7 +22,7 @@ from pydantic import Field
 from torch import Tensor
 
 from tacit.federation import Inputs, Samples, ServerData, Views
-from tacit.nets import Net
+from tacit.nets import Net, Precision
 from tacit.params import Params, mean
 from tacit.random import Streams
 
@@ -60,6 +60,7 @@ class Training:
     warmup: Annotated[int, Field(ge=0)] = 0  # rounds of linear growth to lr
     optimizer: Literal["reset", "keep"] = "reset"  # momentum between rounds
     buffers: Literal["average", "keep", "recompute"] = "average"  # BatchNorm statistics in the average
+    precision: Precision | None = None  # of the networks' passes: fp32 (the default), bf16 or fp16
     patience: Count | None = None  # stop the run after this many evaluations without a gain on validation
 
 

@@ -16,6 +16,8 @@ from tacit.method import Holder, Needs, PseudoLabels
 from tacit.params import Params
 from tacit.random import seeded
 
+LOSS_SCALE = 1024.0  # of the loss in fp16, in which small gradients would become 0
+
 
 class Objective(Protocol):
     """The loss of a batch of labeled and unlabeled data. Fields are the hyper-parameters."""
@@ -151,6 +153,8 @@ class _Descent:
         self._shift = [] if correction is None else [correction[name].to(holder.device) for name in names]
         before = params.channels_last(velocity or {})
         self._velocity = [before[name].to(holder.device) for name in names] if before else []
+        half = train.precision == "fp16"
+        self._scale = torch.full((), LOSS_SCALE, device=holder.device) if half else None
         self._sums: dict[str, Tensor] = {}
         self._pseudo_labels: list[PseudoLabels] = []
         self.steps = 0
@@ -162,9 +166,24 @@ class _Descent:
 
     def step(self, cost: BatchLoss) -> None:
         """One step along the gradient of a loss, whose numbers are recorded."""
+        total = cost.total if self._scale is None else cost.total * self._scale
         # Cloned, since they change in place below and autograd may return one tensor as two gradients.
-        self.descend([grad.clone() for grad in torch.autograd.grad(cost.total, self._leaves, materialize_grads=True)])
+        grads = [grad.clone() for grad in torch.autograd.grad(total, self._leaves, materialize_grads=True)]
+        self.descend(grads if self._scale is None else self._unscaled(grads))
         self._record(cost)
+
+    def _unscaled(self, grads: list[Tensor]) -> list[Tensor]:
+        """Gradients of the loss from those of the scaled loss.
+
+        If one overflowed they are zeros, and the scale is halved from now on. Whether one did stays on the device, so
+        no step waits for it.
+        """
+        assert self._scale is not None
+        with torch.no_grad():
+            fine = torch.stack(torch._foreach_norm(grads)).isfinite().all()
+            torch._foreach_div_(grads, self._scale)
+            self._scale = torch.where(fine, self._scale, self._scale / 2)
+            return [torch.where(fine, grad, 0.0) for grad in grads]
 
     def descend(self, grads: list[Tensor]) -> None:
         """A step along these gradients, changed in place: proximal pull, clipping, correction, weight decay, momentum.

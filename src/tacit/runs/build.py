@@ -266,6 +266,12 @@ def refuse_unprotected(job: Job) -> None:
         return
     sample_dp.refuse_unfit(job.method, job.net)
     sample_dp.refuse_unvectorised(job.net, job.federation.inputs.blank())
+    if job.train.precision not in (None, "fp32"):
+        raise TacitError(
+            f"protect.sample_noise bounds gradients in full precision, not in {job.train.precision}",
+            "leave out train.precision",
+            code="protect.low-precision",
+        )
     if job.federation.arrivals is not None:
         raise TacitError(
             "protect.sample_noise counts steps over the same samples, and with data.stream_steps above 1 they change",

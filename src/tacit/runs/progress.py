@@ -54,7 +54,7 @@ def run(experiment: "Experiment", mode: Mode, console: Console, label: str = "",
 
 def announce(experiment: "Experiment", console: Console, label: str = "") -> None:
     """Before the rounds that are left: settings without effect, what is protected, how long it takes if long."""
-    from tacit.runs.estimate import LONG, estimate
+    from tacit.runs.estimate import LONG, bf16_line, estimate
     from tacit.runs.protection import protection_notes
     from tacit.runs.without_effect import without_effect
 
@@ -75,6 +75,8 @@ def announce(experiment: "Experiment", console: Console, label: str = "") -> Non
     left = estimate(experiment.work, config.rounds - done, config.engine.workers)
     if left is not None and left.seconds > LONG:
         say_wrapped(prefix + left.line, console)
+        if not done and (line := bf16_line(experiment.work)) is not None:
+            say_wrapped(prefix + line, console)
 
 
 def _live(experiment: "Experiment", console: Console, label: str) -> None:
