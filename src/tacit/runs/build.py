@@ -5,8 +5,6 @@ from dataclasses import fields, replace
 from importlib.util import find_spec
 from typing import NamedTuple
 
-import torch
-
 from tacit import nets
 from tacit.data import sources
 from tacit.data.federate import federate, pooled
@@ -24,12 +22,12 @@ from tacit.method import Needs
 from tacit.nets import Net
 from tacit.objectives.supervised import Supervised, WeakAndStrong
 from tacit.params import mean
-from tacit.process import make_deterministic
 from tacit.protect import rules, sample_dp
 from tacit.protect.config import FEWEST
 from tacit.protect.sample_budget import DELTA, Spent, epsilon
 from tacit.random import Streams
 from tacit.runs.config import Config
+from tacit.runs.devices import devices
 from tacit.runs.net_config import start_of
 from tacit.runs.net_options import check_options
 from tacit.runs.protection import refuse_protection
@@ -97,7 +95,7 @@ def assemble(config: Config, federation: Federation) -> Job:
         cohort=config.cohort or config.data.clients,
         train=config.train,
         server_train=config.server_train,
-        device=_device(config.engine.device),
+        device=devices(config.engine)[0],
         faults=config.faults,
         deadline=config.engine.deadline,
         min_clients=config.engine.min_clients,
@@ -327,20 +325,3 @@ def _refuse_buffers(config: Config, job: Job) -> None:
                 "use --labels server, or 'average'",
                 code="net.recompute-without-samples",
             )
-
-
-def _device(name: str) -> torch.device:
-    """The device, if this machine has it and its random numbers can be seeded; sets up deterministic algorithms."""
-    try:
-        device = torch.device(name)
-        if device.type not in ("cpu", "cuda"):
-            raise TacitError(
-                f"runs on device '{name}' would not be reproducible",
-                "use --device cpu or cuda",
-                code="engine.device-not-reproducible",
-            )
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError):
-        raise TacitError(f"this machine has no device '{name}'", "use --device cpu", code="engine.no-device") from None
-    make_deterministic(device)
-    return device
