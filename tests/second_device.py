@@ -72,7 +72,7 @@ class There(Tensor):
 
 
 class _Factories(TorchFunctionMode):
-    """`torch.tensor` makes an empty tensor for `meta`, without a word to the dispatcher."""
+    """What the dispatcher does not hear of: `torch.tensor` makes an empty tensor for `meta`."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """As torch, but with the numbers."""
@@ -80,6 +80,8 @@ class _Factories(TorchFunctionMode):
         if func in (torch.tensor, torch.as_tensor) and kwargs.get("device") is not None:
             device = torch.device(kwargs.pop("device"))
             return func(*args, **kwargs).to(device)
+        if func is Tensor.tolist and isinstance(args[0], There):
+            return args[0].cpu().tolist()
         if func is Tensor.new_tensor and isinstance(args[0], There):
             return torch.tensor(*args[1:], dtype=kwargs.get("dtype") or args[0].dtype).to(DEVICE)
         return func(*args, **kwargs)

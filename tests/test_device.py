@@ -108,7 +108,7 @@ def outcome(given: Job) -> tuple[bytes, list[Any]]:
     return given.codec.encode(left), metrics
 
 
-@pytest.mark.parametrize("name, place", cases())
+@pytest.mark.parametrize("name, place", list(cases()))
 def test_a_method_computes_on_its_device_and_no_step_waits_for_it(
     name: str, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
