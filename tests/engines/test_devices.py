@@ -96,6 +96,20 @@ def test_devices_of_two_types_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
         devices(EngineConfig(device="cpu, cuda:0"))
 
 
+@pytest.mark.parametrize(
+    "more, code",
+    [
+        ({"workers": 2, "engine.workers_per_device": 2}, "engine.workers-twice"),
+        ({"device": "cpu,cpu", "engine": "flower"}, "engine.several-devices-on-flower"),
+    ],
+)
+def test_they_are_refused_before_anything_is_written(more: dict[str, Any], code: str, tmp_path: Path) -> None:
+    data = str(farm.write_images(tmp_path / "images.npz"))
+    with refused(code):
+        Experiment.create(from_options({"data": data, "clients": 4, "per_class": 2} | more), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("changes", [{"engine.device": "cpu,cpu:0"}, {"engine.workers_per_device": 2}])
 def test_a_run_on_several_devices_has_the_bits_of_one(changes: dict[str, Any], tmp_path: Path) -> None:
     data = str(farm.write_images(tmp_path / "images.npz"))

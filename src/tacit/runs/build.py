@@ -27,7 +27,7 @@ from tacit.protect.config import FEWEST
 from tacit.protect.sample_budget import DELTA, Spent, epsilon
 from tacit.random import Streams
 from tacit.runs.config import Config
-from tacit.runs.devices import devices
+from tacit.runs.devices import devices, worker_count
 from tacit.runs.net_config import start_of
 from tacit.runs.net_options import check_options
 from tacit.runs.protection import refuse_protection
@@ -86,6 +86,8 @@ def assemble(config: Config, federation: Federation) -> Job:
     net = build_net(config, federation)
     if net.moments is not None and config.data.normalise == "data":
         federation = _normalised(federation, config.data, *net.moments)
+    found = devices(config.engine)
+    worker_count(config.engine, found)  # refuses a number that cannot be, before anything is written
     return Job(
         method=config.build_method(),
         net=net,
@@ -95,7 +97,7 @@ def assemble(config: Config, federation: Federation) -> Job:
         cohort=config.cohort or config.data.clients,
         train=config.train,
         server_train=config.server_train,
-        device=devices(config.engine)[0],
+        device=found[0],
         faults=config.faults,
         deadline=config.engine.deadline,
         min_clients=config.engine.min_clients,

@@ -54,6 +54,7 @@ def run(experiment: "Experiment", mode: Mode, console: Console, label: str = "",
 
 def announce(experiment: "Experiment", console: Console, label: str = "") -> None:
     """Before the rounds that are left: settings without effect, what is protected, how long it takes if long."""
+    from tacit.runs.devices import devices, worker_count
     from tacit.runs.estimate import LONG, bf16_line, estimate
     from tacit.runs.protection import protection_notes
     from tacit.runs.without_effect import without_effect
@@ -72,7 +73,7 @@ def announce(experiment: "Experiment", console: Console, label: str = "") -> Non
         say_wrapped(
             f"{prefix}frozen layers see {count:,} images once, unless what they make of them is stored", console
         )
-    left = estimate(experiment.work, config.rounds - done, config.engine.workers)
+    left = estimate(experiment.work, config.rounds - done, worker_count(config.engine, devices(config.engine)))
     if left is not None and left.seconds > LONG:
         say_wrapped(prefix + left.line, console)
         if not done and (line := bf16_line(experiment.work)) is not None:
