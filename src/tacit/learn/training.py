@@ -1,6 +1,7 @@
 """Local SGD: the loss of a step, and the steps of one visit."""
 
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -57,6 +58,21 @@ class Trained:
     pseudo_labels: PseudoLabels | None
 
 
+@dataclass(frozen=True)
+class Visit:
+    """What `fit` is asked for; `plain` if nothing is carried, corrected, added or mixed."""
+
+    holder: Holder
+    start: Params
+    objective: Objective
+    prox: float
+    plain: bool
+
+
+# In place of `fit`, while several clients train as one batched model; see `tacit.learn.stacked`.
+STAND_IN: ContextVar[Callable[[Visit], Trained] | None] = ContextVar("STAND_IN", default=None)
+
+
 def fit(
     holder: Holder,
     start: Params,
@@ -84,11 +100,14 @@ def fit(
         term: added to the loss of every batch, on the features of the passes that learn.
         mixed: see `batches`.
     """
+    if (stand_in := STAND_IN.get()) is not None:
+        plain = carried is None and correction is None and term is None and not mixed
+        return stand_in(Visit(holder, start, objective, prox, plain))
     train, net, carried = holder.train, holder.net, carried or LocalState()
     if train.buffers == "keep" and carried.buffers is not None:
         start = start | carried.buffers
     local = objective.local_loss(holder, start, carried.objective)
-    run = _Descent(holder, start, carried.velocity if train.optimizer == "keep" else None, prox, correction)
+    run = Descent(holder, start, carried.velocity if train.optimizer == "keep" else None, prox, correction)
     private = None
     if holder.sample_noise is not None:
         rates = Rates.of(holder, objective.labels_only)
@@ -123,7 +142,7 @@ def fit_alternating(
     holder: Holder, blocks: Mapping[str, ParameterBlock], labels_only: bool = False
 ) -> dict[str, Trained]:
     """Train several sets of parameters on the same batches: one SGD step of each, in their order, for every batch."""
-    runs = {name: _Descent(holder, block.start, None, 0.0, None) for name, block in blocks.items()}
+    runs = {name: Descent(holder, block.start, None, 0.0, None) for name, block in blocks.items()}
     with seeded(holder.stream("layers"), holder.device):
         for batch in batches(holder, labels_only):
             for name, block in blocks.items():
@@ -137,12 +156,13 @@ def fit_alternating(
     }
 
 
-class _Descent:
+class Descent:
     """SGD on a private copy of the weights; one object per visit."""
 
     def __init__(
         self, holder: Holder, start: Params, velocity: Params | None, prox: float, correction: Params | None
     ) -> None:
+        """Begin at `start`, with what `fit` was given."""
         known = set(holder.net.names)
         train, names = holder.train, (*holder.net.trainable, *(name for name in start if name not in known))
         self.w = params.channels_last({name: value.to(holder.device) for name, value in start.items()})

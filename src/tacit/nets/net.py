@@ -74,6 +74,11 @@ class Net:
         return {str(name): str(value) for name, value in about.items()} if isinstance(about, Mapping) else {}
 
     @property
+    def random(self) -> bool:
+        """Whether a layer draws random numbers in training."""
+        return any(isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p for layer in self._training.modules())
+
+    @property
     def moments(self) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
         """Mean and deviation of pixels from 0 to 1 that the module's weights expect, if it says so in `moments`."""
         found: tuple[tuple[float, ...], tuple[float, ...]] | None = getattr(self._evaluating, "moments", None)

@@ -43,7 +43,7 @@ SERVER = {"epochs": 10, "batch": 10}
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """Where and how the rounds run. Only `device`, `threads`, and a deadline that a client misses, change the model.
+    """Where and how the rounds run. Only these change the model: `device`, `threads`, `stack`, a missed deadline.
 
     A GPU adds numbers in another order than a CPU, and GPUs of different types need not give the same bits.
     """
@@ -53,6 +53,7 @@ class EngineConfig:
     workers: Natural | None = None  # worker processes, 0 for none; when not given, one per core, or 1 with a GPU
     strict: bool = False  # with workers = 0, also encode and decode every message
     workers_per_device: Count | None = None  # worker processes for each device, in place of workers
+    stack: Count = 1  # clients that train as one batched model, where they can; in place of workers, with other bits
     threads: Count = 1  # torch threads of each process; the last bits of a model depend on their number
     device: str = "cpu"  # torch device: cpu, cuda, cuda:1, …; several with commas share the clients
     deadline: Positive | None = None  # seconds until a round continues without a client; not with workers = 0

@@ -26,6 +26,7 @@ from tacit.engines.memory import Memories
 from tacit.engines.record import RoundRecord
 from tacit.engines.rounds import MethodFailedError, TooFewClientsError, run_rounds
 from tacit.engines.scores import predictions
+from tacit.engines.stacked import StackedTransport
 from tacit.engines.workers import WorkerTransport
 from tacit.errors import TacitError
 from tacit.metrics.predictions import Predictions
@@ -284,6 +285,8 @@ class Experiment:
         workers = worker_count(engine, found)
         if engine.name == "flower":
             return simulation.transport(self.work, self.config, max(1, workers))
+        if engine.stack > 1:
+            return StackedTransport(self.work, engine.stack)
         if not workers:
             return InProcessTransport(self.work, engine.strict)
         return WorkerTransport(self.work, workers, private=private, devices=found, threads=engine.threads)
