@@ -79,6 +79,13 @@ class Federation:
         """Write the next run's config, and let every site agree to it."""
         plan(self.machines, self.port, tree)
 
+    def join_again(self, name: str, source: Path = ROOT / "src") -> None:
+        """Stop a site and start it again, with the package in `source`."""
+        self.joined[name].signal()
+        self.joined[name].wait_for_exit(code=130)
+        self.joined[name] = self.machines.start(*self.words("site join", name), source=source)
+        self.joined[name].wait_for(f"joined as {name}")
+
 
 def words(key: str, port: int, name: str = "north") -> list[str]:
     here = {"192.0.2.7": "127.0.0.1", "192.0.2.7:8443": f"127.0.0.1:{port}"}
@@ -273,7 +280,7 @@ def in_process_without_east(federation: Federation) -> Path:
 
 def test_every_attack_of_a_site_with_a_changed_package_harms_only_itself(federation: Federation) -> None:
     """East attacks in every round in another way; each one is named with its reason, and costs the others nothing."""
-    made, folder, joined = federation.machines, federation.folder, federation.joined
+    made, folder = federation.machines, federation.folder
     shutil.copytree(ROOT / "src", folder / "evil", ignore=shutil.ignore_patterns("__pycache__"))
     with (folder / "evil/tacit/engines/flower/client_app.py").open("a") as file:
         file.write(EVIL)
@@ -282,12 +289,11 @@ def test_every_attack_of_a_site_with_a_changed_package_harms_only_itself(federat
         tree = settings(folder, {"name": "fedavg"}, "client", rounds=rounds)
         tree["data"] = {"name": str(folder / "data.npz"), "labels": "client", "partition": "sites", "clients": 3}
         federation.plan(tree)
-        joined["east"].signal()
-        joined["east"].wait_for_exit(code=130)
-        joined["east"] = made.start(*federation.words("site join", "east"), source=folder / "evil")
-        joined["east"].wait_for("joined as east")
+        federation.join_again("east", source=folder / "evil")
         output = made.call(*federation.words("hub run"))
         expected = in_process_without_east(federation)
+    federation.plan(settings(folder, {"name": "fedavg"}, **METHODS["fedavg"]))  # of the data that is back in place
+    federation.join_again("east")
 
     run = folder / "hub" / "runs" / "fedavg-trial-2"
     lines = (run / "rounds.jsonl").read_text().splitlines()
@@ -307,11 +313,6 @@ def test_every_attack_of_a_site_with_a_changed_package_harms_only_itself(federat
         assert "\x1b" not in path.read_text()
     assert all(len(line) < 10_000 for line in lines)
     made.call("report", str(run), "--out", str(folder / "report.html"))
-
-    joined["east"].signal()
-    joined["east"].wait_for_exit(code=130)
-    joined["east"] = made.start(*federation.words("site join", "east"))
-    joined["east"].wait_for("joined as east")
 
 
 def test_a_killed_hub_resumes_with_the_same_bits(federation: Federation) -> None:

@@ -1,6 +1,7 @@
 """Anchor: labels of the received model, kept samples only, the server last, and the average over rounds."""
 
 from dataclasses import replace
+from itertools import pairwise
 from math import inf
 from typing import Any
 
@@ -213,6 +214,65 @@ def test_the_bootstrap_is_a_run_of_the_server_alone_with_a_cosine() -> None:
     assert same(started(task).w, state.w)
 
 
+# The committee and the memory.
+
+
+def test_the_first_labels_are_the_mean_of_the_committee() -> None:
+    task = given(replace(SHORT, committee=3))
+    _, downs = task.method.send(task.server(0, {}), started(task))
+    members = [downs[1].w, *downs[1].committee]
+    assert len(members) == 3
+    assert not any(same(one, two) for one, two in pairwise(members))
+    q = sum(predict(linear(), w, points(1, 20).x, Identity()) for w in members)
+    assert isinstance(q, torch.Tensor)
+    labels, sure = confident(q / 3, SURE)
+    reply = visit(task, 1, downs[1])
+    assert torch.equal(reply.pseudo_labels.label, labels)
+    assert torch.equal(reply.pseudo_labels.accepted, sure)
+
+
+def test_the_committee_is_sent_once() -> None:
+    task = given(replace(SHORT, committee=3))
+    state, first = task.method.send(task.server(0, {}), started(task))
+    _, second = task.method.send(task.server(1, {}), state)
+    assert (len(first[0].committee), len(second[0].committee)) == (2, 0)
+    bytes_down = [record.bytes_down for record in play_all(task).records[:2]]
+    assert bytes_down[0] > 2 * bytes_down[1]
+
+
+def test_the_first_member_is_the_model_without_a_committee() -> None:
+    assert same(started(given()).w, started(given(replace(SHORT, committee=2))).w)
+
+
+def test_labels_join_what_earlier_models_said() -> None:
+    task = given(replace(SHORT, memory=0.75))
+    first = sent(task)
+    second = replace(first, w={name: -value for name, value in first.w.items()})
+    once = visit(task, 0, first)
+    twice = visit(task, 0, second, once.memory, round=1)
+    q = [predict(linear(), down.w, points(0, 20).x, Identity()) for down in (first, second)]
+    labels, sure = confident(0.75 * q[0] + 0.25 * q[1], SURE)
+    assert torch.equal(twice.pseudo_labels.label, labels)
+    assert torch.equal(twice.pseudo_labels.accepted, sure)
+    assert not torch.equal(labels, q[1].argmax(dim=1))  # of the received model alone
+
+
+def test_without_memory_nothing_is_remembered() -> None:
+    task = given()
+    assert visit(task, 0, sent(task)).memory is None
+
+
+def test_memory_needs_the_same_samples_in_every_round() -> None:
+    assert Anchor(memory=0.5).needs.steady_data
+    assert not Anchor().needs.steady_data
+
+
+def test_the_bootstrap_has_a_rate_of_its_own() -> None:
+    one, two = (started(given(replace(SHORT, bootstrap_lr=lr))).w for lr in (None, TWO_EPOCHS.lr))
+    assert same(one, two)
+    assert not same(one, started(given(replace(SHORT, bootstrap_lr=0.5))).w)
+
+
 # Reductions.
 
 
@@ -334,6 +394,7 @@ def test_without_labels_at_the_server_the_setting_holds() -> None:
 def test_only_the_model_and_the_thresholds_are_sent() -> None:
     task = given(AUDITED)
     down = task.method.send(task.server(0, {}), started(task))[1][0]
-    assert vars(down).keys() == {"w", "thresholds"}
+    assert vars(down).keys() == {"w", "thresholds", "committee"}
+    assert down.committee == []
     assert down.w.keys() == set(task.net.names)
     assert down.thresholds.shape == (3,)

@@ -2,16 +2,18 @@
 
 The project's own recipe. Round t, with w the common model and w̄ its average over rounds:
 
-1. The server sends w and the thresholds τ.
-2. A client without labels lets w label one weak view of each sample and keeps K = {i : max q_i ≥ τ}. It trains on K
-   only, with the loss mean_K CE(f(strong(x_i)), ŷ_i). A client with labels trains on both by FixMatch.
+0. Before round 0 the server trains a committee on its labels: models that differ in their initial weights only.
+1. The server sends w and the thresholds τ; in round 0 the rest of the committee, too.
+2. A client without labels lets w label one weak view of each sample (in round 0: the mean of the committee), joins that
+   with what earlier models said, q̄_i ← m·q̄_i + (1 - m)·q_i, and keeps K = {i : max q̄_i ≥ τ}. It trains on K only, with
+   the loss mean_K CE(f(strong(x_i)), ŷ_i). A client with labels trains on both by FixMatch.
 3. w ← Σ n_k·w_k / Σ n_k, with n_k the number of samples that client k learned from.
 4. The server trains w on its labels, if it has any: CE(f(weak(x)), y) + CE(f(strong(x)), y).
 5. w̄ ← β_t·w̄ + (1 - β_t)·w with β_t = min(β, (1 + t)/(10 + t)). w̄ is evaluated and shipped.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 import torch
@@ -29,6 +31,7 @@ from tacit.method import (
     Natural,
     Needs,
     NonNegative,
+    Positive,
     Probability,
     PseudoLabels,
     Reply,
@@ -45,20 +48,35 @@ OpenShare = Annotated[float, Field(gt=0, lt=1)]
 
 @dataclass(frozen=True)
 class AnchorState:
-    """The common model w, its average w̄ over rounds, thresholds found once, and the state of the server's training."""
+    """The common model w, its average w̄ over rounds, and what the server keeps for itself."""
 
     w: Params
     average: Params
-    thresholds: Tensor | None = None
+    thresholds: Tensor | None = None  # found once
+    carried: LocalState | None = None  # of the server's training
+    committee: list[Params] = field(default_factory=list)  # its other members, until they are sent
+
+
+@dataclass(frozen=True)
+class AnchorMemory:
+    """The state of a client's training, and what earlier models said about its samples."""
+
     carried: LocalState | None = None
+    q: Tensor | None = None  # q̄
+
+    @property
+    def or_nothing(self) -> "AnchorMemory | None":
+        """Itself, if there is something to remember."""
+        return None if self.carried is None and self.q is None else self
 
 
 @dataclass(frozen=True)
 class AnchorDown:
-    """The common model w and the thresholds τ: one for every class, or a single one for all."""
+    """The common model w and the thresholds τ: one for every class, or a single one for all; first also a committee."""
 
     w: Params
     thresholds: Tensor
+    committee: list[Params] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -80,30 +98,38 @@ class Anchor:
     folds: Annotated[int, Field(ge=2)] = 5  # of the server's labels, if there is no validation set: τ is then set once
     own_threshold: Probability = 0.95  # τ of clients with labels, whose model in training gives the others
     bootstrap: Natural = 1000  # steps on the server's labels before round 0, with the learning rate on a cosine
+    bootstrap_lr: Positive | None = None  # learning rate of these steps; not set: the server's
+    committee: Annotated[int, Field(ge=1)] = 1  # models of the server's labels; their mean gives the first labels
+    memory: OpenShare | Literal[0] = 0  # m: share of what earlier models said in the labels of a sample
     views: Literal["weak", "strong", "both"] = "both"  # of the server's samples; with both, the two losses add up
     beta: Annotated[float, Field(ge=0, lt=1)] = 0.8  # β: share of the average that stays in a round; 0 ships w
     least_steps: Natural = 0  # of a client's visit: one with few samples repeats them
     share: Probability | Literal["samples"] = 0.5  # of clients with labels in the mean, if some have none
     mu: NonNegative = 0.0  # μ: strength of the pull of a client's model towards w
 
-    needs = Needs()
+    @property
+    def needs(self) -> Needs:
+        """What earlier models said counts for the same samples only."""
+        return Needs(steady_data=bool(self.memory))
 
     def start(self, server: ServerContext) -> AnchorState:
-        """w and w̄: the model that the server's labels give, since its first labels decide what the clients learn."""
-        w = self._bootstrapped(server)
-        return AnchorState(w, w, self._cross_audited(server))
+        """Step 0; w and w̄ are the first member, since its labels decide what the clients learn."""
+        w, *others = self._committee(server)
+        return AnchorState(w, w, self._cross_audited(server), committee=others)
 
     def send(self, server: ServerContext, state: AnchorState) -> tuple[AnchorState, Mapping[int, AnchorDown]]:
-        """Step 1: w and τ to every client of the cohort."""
-        return state, dict.fromkeys(server.cohort, AnchorDown(state.w, self._thresholds(server, state)))
+        """Step 1: w and τ to every client of the cohort; the first one also meets the committee."""
+        down = AnchorDown(state.w, self._thresholds(server, state), state.committee)
+        return replace(state, committee=[]), dict.fromkeys(server.cohort, down)
 
     def client_update(
-        self, client: ClientContext, memory: LocalState | None, down: AnchorDown
-    ) -> Reply[LocalState, AnchorUp]:
+        self, client: ClientContext, memory: AnchorMemory | None, down: AnchorDown
+    ) -> Reply[AnchorMemory, AnchorUp]:
         """Step 2."""
         if not len(client.data):
             return Reply(memory, None)
-        return (self._with_labels if len(client.data.labeled) else self._without_labels)(client, memory, down)
+        labeled = len(client.data.labeled)
+        return (self._with_labels if labeled else self._without_labels)(client, memory or AnchorMemory(), down)
 
     def merge(self, server: ServerContext, state: AnchorState, ups: Mapping[int, AnchorUp]) -> AnchorState:
         """Steps 3 to 5; a round in which no one learned changes nothing."""
@@ -132,35 +158,52 @@ class Anchor:
         return [n * (self.share / known if labeled else (1 - self.share) / others) for n, labeled in counts]
 
     def _with_labels(
-        self, client: ClientContext, memory: LocalState | None, down: AnchorDown
-    ) -> Reply[LocalState, AnchorUp]:
+        self, client: ClientContext, memory: AnchorMemory, down: AnchorDown
+    ) -> Reply[AnchorMemory, AnchorUp]:
         """Labels and unlabeled samples together: labels in every step keep the model in training a good labeler."""
-        trained = fit(self._patient(client), down.w, FixMatch(self.own_threshold), carried=memory, prox=self.mu)
+        trained = fit(self._patient(client), down.w, FixMatch(self.own_threshold), carried=memory.carried, prox=self.mu)
         up = AnchorUp(trained.params, len(client.data), len(client.data.labeled))
-        return Reply(trained.carried, up, trained.metrics, trained.params, trained.pseudo_labels)
+        memory = replace(memory, carried=trained.carried)
+        return Reply(memory.or_nothing, up, trained.metrics, trained.params, trained.pseudo_labels)
 
     def _without_labels(
-        self, client: ClientContext, memory: LocalState | None, down: AnchorDown
-    ) -> Reply[LocalState, AnchorUp]:
+        self, client: ClientContext, memory: AnchorMemory, down: AnchorDown
+    ) -> Reply[AnchorMemory, AnchorUp]:
         """Confident labels of the received model; nothing to upload if there are none."""
-        q = predict_view(client, down.w, client.data.x, "weak", client.stream("labeling views"))
+        q = self._said(client, memory, down)
+        memory = replace(memory, q=q if self.memory else None)
         labels, accepted = confident(q, down.thresholds.to(q.device).expand(q.shape[1]))
         pseudo_labels = PseudoLabels(client.data.unlabeled, labels.cpu(), accepted.cpu())
         if not accepted.any():
-            return Reply(memory, None, {}, down.w, pseudo_labels)
+            return Reply(memory.or_nothing, None, {}, down.w, pseudo_labels)
         rows = accepted.nonzero().reshape(-1)
         kept = self._patient(replace(client, data=client.data.take(rows.cpu())))
-        trained = fit(kept, down.w, OnKept(labels[rows]), carried=memory, prox=self.mu)
-        up = AnchorUp(trained.params, len(rows))
-        return Reply(trained.carried, up, trained.metrics, trained.params, pseudo_labels)
+        trained = fit(kept, down.w, OnKept(labels[rows]), carried=memory.carried, prox=self.mu)
+        up, memory = AnchorUp(trained.params, len(rows)), replace(memory, carried=trained.carried)
+        return Reply(memory.or_nothing, up, trained.metrics, trained.params, pseudo_labels)
+
+    def _said(self, client: ClientContext, memory: AnchorMemory, down: AnchorDown) -> Tensor:
+        """(n, c) q̄: what the received models say about the samples, and those before them."""
+        q = predict_view(client, down.w, client.data.x, "weak", client.stream("labeling views"))
+        for number, w in enumerate(down.committee, 1):
+            said = predict_view(client, w, client.data.x, "weak", client.stream(f"labeling views of member {number}"))
+            q = q.lerp(said, 1 / (number + 1))
+        return q if memory.q is None else memory.q.to(q.device).lerp(q, 1 - self.memory)
+
+    def _committee(self, server: ServerContext) -> list[Params]:
+        """Models that the server's labels give; without labels, the initial one."""
+        others = range(1, self.committee if len(server.samples) else 1)
+        more = [replace(server, streams=server.streams.within(f"member {number}")) for number in others]
+        return [self._bootstrapped(each) for each in (server, *more)]
 
     def _bootstrapped(self, server: ServerContext) -> Params:
-        """The first model after `bootstrap` steps on the server's labels, with the server's rate on a cosine to 0."""
+        """An initial model after `bootstrap` steps on the server's labels, with the learning rate on a cosine to 0."""
         w, carried = server.initial(), None
         parts = min(PARTS, self.bootstrap) if len(server.samples) else 0
         for part in range(parts):
             steps = self.bootstrap * (part + 1) // parts - self.bootstrap * part // parts
-            train = replace(server.train, steps=steps, schedule="cosine", warmup=0, optimizer="keep")
+            lr = self.bootstrap_lr or server.train.lr
+            train = replace(server.train, steps=steps, lr=lr, schedule="cosine", warmup=0, optimizer="keep")
             streams = server.streams.within("bootstrap")
             alone = replace(server, round=part, rounds=parts, train=train, streams=streams)
             trained = agg.fit_server(alone, w, OnLabels(self.views), carried)

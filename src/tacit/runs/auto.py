@@ -25,7 +25,7 @@ from tacit.runs.config import Config
 from tacit.runs.view_choice import choose_views, is_slow, not_measurable
 
 AUTO, METHOD = "auto", "anchor"  # the word, and what it stands for wherever a sample has no label
-VERSION = 2  # raise it when other decisions follow from the same data: stored results of `auto` are void then
+VERSION = 3  # raise it when other decisions follow from the same data: stored results of `auto` are void then
 ROUNDS = 40
 VISIT = 40  # steps of a client's visit to aim for
 LEAST = 10  # steps of a visit to a client with few samples
@@ -34,6 +34,10 @@ EPOCHS = 10  # at most
 GUARDED_FROM, HELD_OUT = 100, 5  # labels from which on one in five is held out
 RATE = {"train.lr": 0.03, "train.schedule": "cosine"}
 SERVER = {"server.steps": 28, "server.lr": 0.01}  # an epoch over few labels is few steps, so they are counted
+
+# The first labels decide what clients learn, so they come from a committee of well-trained models, and change slowly.
+START = {"method.bootstrap": 3000, "method.bootstrap_lr": 0.03, "method.committee": 3}
+MEMORY = 0.8
 
 Settings = dict[str, Any]
 
@@ -158,9 +162,17 @@ def _method(seen: Seen) -> str:
 
 def _of_training(seen: Seen, config: Config) -> Settings:
     """Enough steps in a visit, whatever an epoch is; the server's steps are counted too."""
-    few = {"method.least_steps": LEAST} if _method(seen) == METHOD else {}
     server = SERVER | {"server.batch": min(32, seen.at_server)} if seen.at_server else {}
-    return RATE | server | few | {"train.epochs": epochs(seen, config.train.batch)}
+    return RATE | server | _of_method(seen, config) | {"train.epochs": epochs(seen, config.train.batch)}
+
+
+def _of_method(seen: Seen, config: Config) -> Settings:
+    """The settings of anchor; a pretrained network needs no committee, since its members would agree."""
+    if _method(seen) != METHOD:
+        return {}
+    start = START if seen.at_server and config.net.sha256 is None else {}
+    steady = config.data.stream_steps == 1
+    return {"method.least_steps": LEAST} | start | ({"method.memory": MEMORY} if seen.at_server and steady else {})
 
 
 def _of_selection(federation: Federation) -> Settings:
