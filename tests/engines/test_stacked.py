@@ -56,9 +56,13 @@ def model(given: Job, size: int) -> Any:
 def test_stacked_clients_agree_with_one_at_a_time_up_to_rounding(
     name: str, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    groups = []
-    real = stacked.fit_stacked
-    monkeypatch.setattr("tacit.engines.stacked.fit_stacked", lambda visits: groups.append(real(visits)) or groups[-1])
+    groups = list[Any]()
+
+    def watched(visits: Any) -> Any:
+        groups.append(stacked.fit_stacked(visits))
+        return groups[-1]
+
+    monkeypatch.setattr("tacit.engines.stacked.fit_stacked", watched)
     given = job_of(METHODS[name])
     (found, logged), (expected, logged_alone) = model(given, size), model(given, 1)
     assert apart(found, expected) < ROUNDING

@@ -139,7 +139,7 @@ class Net:
 
         Everything is shared with this one.
         """
-        if precision in (None, "fp32"):
+        if precision is None or precision == "fp32":
             return self
         other = copy(self)
         other._precision = _TYPES[precision]

@@ -35,6 +35,7 @@ SIDE, CLASSES = 16, 3  # of the invented images
 ROUNDS = 2
 TOLERANCE = 0.01  # largest difference of a weight from the CPU's, in parts of the largest weight
 ENOUGH = 0.2  # seconds that a part is timed for
+STEPS: tuple[tuple[str, Precision], ...] = (("lenet", "fp32"), ("resnet9", "fp32"), ("resnet9", "bf16"))  # timed
 NOT_TRIED = "not tried, the time is up"
 
 
@@ -137,7 +138,7 @@ def check_parts(device: torch.device) -> Iterator[PartCheck]:
     with one_thread():
         for kind, make in (("weak", views.weak), ("strong", views.strong)):
             yield _part(f"{kind} views, 1x32x32", "images", len(images), device, _viewed(make, images))
-        for net, precision in (("lenet", "fp32"), ("resnet9", "fp32"), ("resnet9", "bf16")):
+        for net, precision in STEPS:
             yield _part(f"{net} steps of 32 in {precision}", "images", 32, device, _step(net, precision, images[:32]))
         yield _part("weights to bytes and back", "MB", 4, device, _wired)
         yield _part("samples to the device", "MB", 16, device, _moved)

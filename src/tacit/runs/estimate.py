@@ -71,7 +71,8 @@ def bf16_line(job: Job) -> str | None:
     """A line for people where a step in bf16 takes clearly less time; None where it does not, or is already chosen."""
     if job.device.type != "cpu" or not len(job.federation.pool) or job.train.precision or job.sample_noise:
         return None
-    full, half = (min(trace(job, precision).seconds for _ in range(2)) for precision in (None, "bf16"))
+    both: tuple[Precision, ...] = ("fp32", "bf16")
+    full, half = (min(trace(job, precision).seconds for _ in range(2)) for precision in both)
     if half > WORTH * full:
         return None
     return (
