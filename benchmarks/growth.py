@@ -151,6 +151,15 @@ def table(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def section(found: dict[str, Any]) -> str:
+    """What the page shows: the table and the pictures."""
+    pictures = (
+        f"![Rounds per hour and peak memory against the number of {name}](growth-{axis}.png)"
+        for axis, name in NAMES.items()
+    )
+    return "\n".join([table(found), "", *pictures])
+
+
 def _numbers(row: dict[str, Any]) -> str:
     """The last two cells of a row."""
     return f"{row['failed']} | –" if "failed" in row else f"{row['rounds_per_hour']:,.0f} | {row['peak_mb']:,.0f} MB"
@@ -202,7 +211,7 @@ def main() -> None:
             write_durably(STORED, (json.dumps(found, indent=1) + "\n").encode())
             print(name, found[name], flush=True)
     draw(found, ROOT / "docs")
-    write_durably(PAGE, filled(PAGE.read_text(encoding="utf-8"), table(found)).encode())
+    write_durably(PAGE, filled(PAGE.read_text(encoding="utf-8"), section(found)).encode())
     print(table(found))
 
 

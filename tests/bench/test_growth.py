@@ -50,7 +50,10 @@ def test_the_table_has_a_row_for_every_stored_point(growth: ModuleType) -> None:
 
 def test_the_page_shows_the_stored_results(growth: ModuleType) -> None:
     page = growth.PAGE.read_text(encoding="utf-8")
+    if not growth.STORED.exists():
+        assert "growth-clients.png" not in page
+        return
     found = json.loads(growth.STORED.read_text(encoding="utf-8"))
-    assert growth.filled(page, growth.table(found)) == page
+    assert growth.filled(page, growth.section(found)) == page
     for axis in growth.AXES:
         assert (ROOT / "docs" / f"growth-{axis}.png").is_file()

@@ -11,7 +11,7 @@ from tests.bench import small
 from tests.refusals import refused
 
 ROOT = Path(__file__).parents[2]
-STORED = sorted(path for path in (ROOT / "benchmarks/results").glob("*.json") if path.stem != "ratios")
+STORED = sorted(path for path in (ROOT / "benchmarks/results").glob("*.json") if path.stem not in ("ratios", "growth"))
 
 
 def saved(path: Path, out: Path, quick: bool = False) -> dict[str, Any]:
