@@ -26,6 +26,15 @@ def confident(probabilities: Tensor, threshold: float | Tensor) -> tuple[Tensor,
     return labels, confidence >= (threshold[labels] if isinstance(threshold, Tensor) else threshold)
 
 
+def class_counts(labels: Tensor, classes: int, among: Tensor | None = None) -> Tensor:
+    """(n,) -> (c,): how often each class occurs, among all labels or those where `among` (n,) is true.
+
+    Unlike `torch.bincount`, it does not make the CPU wait for a GPU to know the number of classes.
+    """
+    ones = torch.ones_like(labels) if among is None else among.to(labels.dtype)
+    return labels.new_zeros(classes).scatter_add_(0, labels, ones)
+
+
 def balanced_weights(labels: Tensor, classes: int) -> Tensor:
     """(n,) -> (c,): n / (k·n_y) for the k classes that occur, so that each counts the same and the mean weight is 1.
 
@@ -89,15 +98,15 @@ def contrast(z: Tensor, near: Tensor, far: Tensor, temperature: float) -> Tensor
 def prior_adjusted(pairs: Tensor, omega: float) -> Tensor:
     """(n, 2, c) -> (n, 2, c): logits + ω·log π with π = ((c - 1)/c, 1/c), how often a class is a no and a yes."""
     classes = pairs.shape[2]
-    prior = pairs.new_tensor([[(classes - 1) / classes], [1 / classes]])
-    return pairs + omega * prior.log()
+    prior = torch.tensor([[(classes - 1) / classes], [1 / classes]], dtype=pairs.dtype).log()
+    return pairs + omega * prior.to(pairs.device, non_blocking=True)
 
 
 def one_vs_all(pairs: Tensor, y: Tensor) -> Tensor:
     """(n, 2, c), (n,) -> (n,): -log p_y(yes) - min over j ≠ y of log p_j(no), the hard negative class (OpenMatch)."""
     no, yes = (-functional.log_softmax(pairs, dim=1)).unbind(dim=1)
     own = functional.one_hot(y, pairs.shape[2]).bool()
-    return yes[own] + no.masked_fill(own, -torch.inf).amax(dim=1)
+    return yes.gather(1, y[:, None])[:, 0] + no.masked_fill(own, -torch.inf).amax(dim=1)
 
 
 def no_class(pairs: Tensor) -> Tensor:
@@ -162,7 +171,7 @@ def flexible_thresholds(selected: Tensor, classes: int, threshold: float) -> Ten
 
     β(c) = σ(c) / max(max σ, samples never confident), τ(c) = β(c)/(2 - β(c))·τ.
     """
-    counts = torch.bincount(selected + 1, minlength=classes + 1)
+    counts = class_counts(selected + 1, classes + 1)
     beta = counts[1:] / counts.max().clamp(min=1)  # the first counts samples that were never confident
     return beta / (2 - beta) * threshold
 
@@ -175,7 +184,7 @@ def fairness(p_model: Tensor, h_model: Tensor, strong: Tensor, accepted: Tensor)
     if not accepted.any():
         return strong.sum() * 0
     sure = strong[accepted]
-    h_batch = torch.bincount(sure.argmax(dim=1), minlength=len(p_model)) / len(sure)
+    h_batch = class_counts(sure.argmax(dim=1), len(p_model)) / len(sure)
     expected = _share(_ratio(p_model, h_model)).detach()
     found = _share(_ratio(sure.mean(dim=0), h_batch))
     return (expected * (found + 1e-12).log()).sum()

@@ -22,7 +22,7 @@ from pydantic import Field
 from torch import Tensor
 
 from tacit.federation import Inputs, Samples, ServerData, Views
-from tacit.nets import Net
+from tacit.nets import Net, Precision
 from tacit.params import Params, mean
 from tacit.random import Streams
 
@@ -60,6 +60,7 @@ class Training:
     warmup: Annotated[int, Field(ge=0)] = 0  # rounds of linear growth to lr
     optimizer: Literal["reset", "keep"] = "reset"  # momentum between rounds
     buffers: Literal["average", "keep", "recompute"] = "average"  # BatchNorm statistics in the average
+    precision: Precision | None = None  # of the networks' passes: fp32 (the default), bf16 or fp16
     patience: Count | None = None  # stop the run after this many evaluations without a gain on validation
 
 
@@ -152,7 +153,7 @@ class ServerContext(Holder):
 class PseudoLabels:
     """Pseudo-labels a client gave: position in its data, label, and whether the client trained on it."""
 
-    index: Tensor
+    index: Tensor  # -1 in the loss of a batch: do not report this one
     label: Tensor
     accepted: Tensor
     complementary: Tensor | None = None  # a class that the sample is not, -1 for none

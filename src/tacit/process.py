@@ -58,8 +58,15 @@ def use_one_thread() -> None:
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Run a block with torch on one thread; see `use_one_thread`."""
+    with threads(1):
+        yield
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Run a block with torch on this many threads."""
     before = torch.get_num_threads()
-    use_one_thread()
+    torch.set_num_threads(count)
     try:
         yield
     finally:

@@ -11,7 +11,7 @@ from tests.bench import small
 from tests.refusals import refused
 
 ROOT = Path(__file__).parents[2]
-OTHER = ("ratios", "views-cached")  # results of scripts
+OTHER = ("growth", "ratios", "views-cached")  # results of scripts
 STORED = sorted(path for path in (ROOT / "benchmarks/results").glob("*.json") if path.stem not in OTHER)
 
 

@@ -770,3 +770,24 @@ def test_the_loss_on_many_samples_is_their_mean() -> None:
     assert loss_on(holder, weights, data) == pytest.approx(whole.loss / 1203, rel=1e-6)
     few = data.take(torch.arange(7))
     assert loss_on(holder, weights, few) == pytest.approx(float(F.cross_entropy(net.apply(weights, few.x), few.y)))
+
+
+def test_pseudo_labels_at_no_position_are_not_reported() -> None:
+    @dataclass(frozen=True)
+    class EverySecond:
+        labels_only = False
+        needs = Needs()
+
+        def local_loss(self, holder: Holder, received: Params, carried: Mapping[str, Tensor]) -> LocalLoss:
+            def cost(w: Params, batch: Batch, forward: Forward) -> BatchLoss:
+                index = torch.where(batch.index % 2 == 0, batch.index, -1)
+                given = PseudoLabels(index, torch.zeros_like(index), index >= 0)
+                return BatchLoss(forward(batch.u).logits.sum(), {}, given)
+
+            return LocalLoss(cost)
+
+    holder = client(hide(points(0, 6)), linear(), Training(batch=4))
+    found = fit(holder, start(linear()), EverySecond()).pseudo_labels
+    assert found is not None
+    assert sorted(found.index.tolist()) == [0, 2, 4]
+    assert len(found.label) == len(found.accepted) == 3

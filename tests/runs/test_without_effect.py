@@ -29,6 +29,7 @@ def names(options: dict[str, Any], **changes: Any) -> list[str]:
         ({"server.epochs": 3, "server.steps": 4}, "server.epochs"),
         ({"engine.ray": "auto"}, "engine.ray"),
         ({"engine.strict": True}, "engine.strict"),
+        ({"engine": "flower", "engine.threads": 2}, "engine.threads"),
     ],
 )
 def test_a_setting_without_effect_is_named(options: dict[str, Any], name: str) -> None:

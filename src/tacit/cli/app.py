@@ -62,6 +62,21 @@ def demo(out: Out = None) -> None:
         demos.show(folder, Console())
 
 
+@app.command()
+def check(
+    device: Annotated[str, typer.Option(help="Torch device: cpu, cuda, cuda:1, …")] = "cpu",
+    limit: Annotated[float, typer.Option(help="Seconds after which no further method is tried.")] = 120.0,
+) -> None:
+    """Try every method on a device: does it run, how fast, and does it agree with the CPU?"""
+    from tacit.cli import check as checks
+
+    line = ""
+    for line in checks.page(device, limit):
+        print(line, flush=True)
+    if not line.startswith("fine"):
+        raise typer.Exit(1)
+
+
 @app.command("ls")
 def list_names(
     kind: Annotated[str | None, typer.Argument(help="What to list; default: all but splits.")] = None,

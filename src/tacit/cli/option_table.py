@@ -45,7 +45,11 @@ TABLE = {
         int,
         "Worker processes, 0 for none; when not given, one per core, or 1 with a GPU.",
     ),
-    "device": Option("engine.device", str, "Torch device: cpu, cuda, cuda:1, …"),
+    "device": Option(
+        "engine.device",
+        str,
+        "Torch device: cpu, cuda, cuda:1, …; several with commas share the clients.",
+    ),
     "engine": Option("engine.name", str, "`local`: worker processes; `flower`: Flower simulation on Ray."),
     "seed": Option("seed", int, "Seed of all randomness."),
 }

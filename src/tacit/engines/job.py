@@ -110,13 +110,18 @@ class Job:
         draw = self.streams.numpy_at("cohort", round=round).choice(clients, self.cohort, replace=False)
         return tuple(sorted(int(client) for client in draw))
 
+    @cached_property
+    def _trained_nets(self) -> tuple[Net, Net]:
+        """The network as clients and as the server train it, each in its precision."""
+        return self.net.with_precision(self.train.precision), self.net.with_precision(self.server_train.precision)
+
     def server(self, round: int, log: dict[str, float]) -> ServerContext:
         """The server's context in a round."""
         note = partial(add_to_log, log)
         return ServerContext(
             round=round,
             rounds=self.rounds,
-            net=self.net,
+            net=self._trained_nets[1],
             train=self.server_train,
             inputs=self.federation.inputs,
             views=self.federation.views,
@@ -135,7 +140,7 @@ class Job:
         return ClientContext(
             round=round,
             rounds=self.rounds,
-            net=self.net,
+            net=self._trained_nets[0],
             train=self.train,
             inputs=self.federation.inputs,
             views=self.federation.views,

@@ -14,7 +14,8 @@ import time
 from collections import deque
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import cycle
 from multiprocessing.connection import Connection, wait
 from typing import IO, Any, Literal
 
@@ -30,7 +31,7 @@ from tacit.engines.wire import Encoded
 from tacit.errors import TacitError
 from tacit.learn import Score
 from tacit.params import Params
-from tacit.process import make_deterministic, tune_malloc, use_one_thread
+from tacit.process import make_deterministic, tune_malloc
 
 ATTEMPTS = 2  # a request whose worker dies goes to another worker once
 GRACE = 5.0  # seconds that all workers together have to finish before they are killed
@@ -54,20 +55,32 @@ class Request:
 class WorkerTransport:
     """A pool of worker processes."""
 
-    def __init__(self, job: Job, workers: int, start: Start | None = None, private: Sequence[IO[bytes]] = ()) -> None:
+    def __init__(
+        self,
+        job: Job,
+        workers: int,
+        start: Start | None = None,
+        private: Sequence[IO[bytes]] = (),
+        devices: Sequence[torch.device] = (),
+        threads: int = 1,
+    ) -> None:
         """Start the workers, by fork where that is safe unless `start` says otherwise; `close` ends them.
 
         `private` lists open files that forked workers must close, such as a lock, so that they end with this process.
+        `devices` are dealt to the workers in turn; without any, all compute on that of the job. Each worker has this
+        many `threads`.
         """
-        safe = sys.platform == "linux" and job.device.type == "cpu"
+        # A fork of a process that has computed on several threads may hang in its first parallel loop.
+        safe = sys.platform == "linux" and job.device.type == "cpu" and threads == 1
         start = start or ("fork" if safe else "spawn")
         if start == "spawn":
             job.federation.share_memory()
-        self._job, self._private = job, private
+        self._job, self._private, self._threads = job, private, threads
         self._start: Any = multiprocessing.get_context(start)  # fork and spawn share no public type
         self._pool: list[_Worker] = []
+        dealt = cycle(devices or [job.device])
         for _ in range(workers):
-            self._pool.append(self._new_worker())
+            self._pool.append(self._new_worker(next(dealt)))
 
     def run(self, round: int, tasks: Mapping[int, ClientTask]) -> Generator[ClientNews]:
         """Let the workers do the tasks; the largest clients go first, so that no worker waits long for the last one."""
@@ -182,27 +195,32 @@ class WorkerTransport:
     def _replace(self, worker: "_Worker") -> "_Worker":
         worker.connection.close()
         worker.process.join()
-        fresh = self._new_worker(replaces=worker)
+        fresh = self._new_worker(worker.device, replaces=worker)
         self._pool[self._pool.index(worker)] = fresh
         return fresh
 
-    def _new_worker(self, replaces: "_Worker | None" = None) -> "_Worker":
+    def _new_worker(self, device: torch.device, replaces: "_Worker | None" = None) -> "_Worker":
+        job = self._job if device == self._job.device else replace(self._job, device=device)
         ours, theirs = self._start.Pipe()
         # A fork inherits our ends of all pipes. It must close them, or workers would outlive this process.
         inherited = [*(worker.connection for worker in self._pool if worker is not replaces), ours, *self._private]
         forked = self._start.get_start_method() == "fork"
         process = self._start.Process(
-            target=_serve, args=(self._job, theirs, inherited if forked else []), daemon=True, name="tacit worker"
+            target=_serve,
+            args=(job, theirs, inherited if forked else [], self._threads),
+            daemon=True,
+            name="tacit worker",
         )
         process.start()
         theirs.close()
-        return _Worker(process, ours)
+        return _Worker(process, ours, device)
 
 
 @dataclass
 class _Worker:
     process: Any
     connection: Connection
+    device: torch.device  # where it computes
     ready: bool = False  # it has reported that it is set up
 
 
@@ -256,13 +274,13 @@ class _Running:
 # --- in the worker ----------------------------------------------------------------------------------------------------
 
 
-def _serve(job: Job, connection: Connection, inherited: Sequence[Connection | IO[bytes]]) -> None:
+def _serve(job: Job, connection: Connection, inherited: Sequence[Connection | IO[bytes]], threads: int) -> None:
     """Answer one request after the other until the main process is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for other in inherited:
         other.close()
-    use_one_thread()
+    torch.set_num_threads(threads)
     make_deterministic(job.device)
     tune_malloc()
     with suppress(RuntimeError):  # the first client reports what is wrong with the device

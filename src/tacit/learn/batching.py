@@ -13,13 +13,17 @@ from tacit.method import Holder, SampleNoise
 from tacit.protect import draws
 
 BLOCK_BYTES = 4 << 20  # of one view of a block of batches, in float32: enough to spread the cost of a call
+RESIDENT_BYTES = 1 << 30  # of a holder's inputs: more do not move to its device at once, but block by block
 
 Part = Literal["labeled", "unlabeled", "both"]  # of a batch; both: the labeled samples first
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One step's data as stored: labeled inputs `x` with labels `y`, unlabeled inputs `u` at positions `index`."""
+    """One step's data as stored: labeled inputs `x` with labels `y`, unlabeled inputs `u` at positions `index`.
+
+    All are on the holder's device, where a holder's samples move once per visit.
+    """
 
     x: Tensor
     y: Tensor
@@ -72,14 +76,21 @@ def batches(holder: Holder, labels_only: bool = False, once: bool = False, mixed
         if holder.sample_noise is None
         else _independent_rows(holder, labels_only, holder.sample_noise)
     )
+    device = holder.device
+    x = samples.x.to(device) if samples.x.nbytes <= RESIDENT_BYTES else samples.x
+    y = samples.y.to(device)
     for rows in _blocks(islice(drawn, total), most):
-        shown = samples.take(torch.cat([row for row, _ in rows]))
-        u = samples.x.index_select(0, torch.cat([row_u for _, row_u in rows])).to(holder.device)
+        row, index = (torch.cat(each).to(device, non_blocking=True) for each in zip(*rows, strict=True))
         sizes, sizes_u = ([len(row) for row in each] for each in zip(*rows, strict=True))
-        y = shown.y.to(holder.device).split(sizes)
-        block = Block(shown.x.to(holder.device).split(sizes), u.split(sizes_u))
-        for number, (_, row_u) in enumerate(rows):
-            yield Batch(block.x[number], y[number], block.u[number], row_u, block, number)
+        labels, positions = y.index_select(0, row).split(sizes), index.split(sizes_u)
+        block = Block(_taken(x, row, device).split(sizes), _taken(x, index, device).split(sizes_u))
+        for number in range(len(rows)):
+            yield Batch(block.x[number], labels[number], block.u[number], positions[number], block, number)
+
+
+def _taken(x: Tensor, rows: Tensor, device: torch.device) -> Tensor:
+    """These rows on the device, wherever all of them are."""
+    return x.index_select(0, rows.to(x.device)).to(device, non_blocking=True)
 
 
 def visit_steps(holder: Holder, labels_only: bool = False, mixed: int = 0) -> int:

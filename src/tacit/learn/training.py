@@ -1,6 +1,7 @@
 """Local SGD: the loss of a step, and the steps of one visit."""
 
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -15,6 +16,8 @@ from tacit.learn.rates import learning_rate
 from tacit.method import Holder, Needs, PseudoLabels
 from tacit.params import Params
 from tacit.random import seeded
+
+LOSS_SCALE = 1024.0  # of the loss in fp16, in which small gradients would become 0
 
 
 class Objective(Protocol):
@@ -55,6 +58,21 @@ class Trained:
     pseudo_labels: PseudoLabels | None
 
 
+@dataclass(frozen=True)
+class Visit:
+    """What `fit` is asked for; `plain` if nothing is carried, corrected, added or mixed."""
+
+    holder: Holder
+    start: Params
+    objective: Objective
+    prox: float
+    plain: bool
+
+
+# In place of `fit`, while several clients train as one batched model; see `tacit.learn.stacked`.
+STAND_IN: ContextVar[Callable[[Visit], Trained] | None] = ContextVar("STAND_IN", default=None)
+
+
 def fit(
     holder: Holder,
     start: Params,
@@ -82,11 +100,14 @@ def fit(
         term: added to the loss of every batch, on the features of the passes that learn.
         mixed: see `batches`.
     """
+    if (stand_in := STAND_IN.get()) is not None:
+        plain = carried is None and correction is None and term is None and not mixed
+        return stand_in(Visit(holder, start, objective, prox, plain))
     train, net, carried = holder.train, holder.net, carried or LocalState()
     if train.buffers == "keep" and carried.buffers is not None:
         start = start | carried.buffers
     local = objective.local_loss(holder, start, carried.objective)
-    run = _Descent(holder, start, carried.velocity if train.optimizer == "keep" else None, prox, correction)
+    run = Descent(holder, start, carried.velocity if train.optimizer == "keep" else None, prox, correction)
     private = None
     if holder.sample_noise is not None:
         rates = Rates.of(holder, objective.labels_only)
@@ -121,7 +142,7 @@ def fit_alternating(
     holder: Holder, blocks: Mapping[str, ParameterBlock], labels_only: bool = False
 ) -> dict[str, Trained]:
     """Train several sets of parameters on the same batches: one SGD step of each, in their order, for every batch."""
-    runs = {name: _Descent(holder, block.start, None, 0.0, None) for name, block in blocks.items()}
+    runs = {name: Descent(holder, block.start, None, 0.0, None) for name, block in blocks.items()}
     with seeded(holder.stream("layers"), holder.device):
         for batch in batches(holder, labels_only):
             for name, block in blocks.items():
@@ -135,12 +156,13 @@ def fit_alternating(
     }
 
 
-class _Descent:
+class Descent:
     """SGD on a private copy of the weights; one object per visit."""
 
     def __init__(
         self, holder: Holder, start: Params, velocity: Params | None, prox: float, correction: Params | None
     ) -> None:
+        """Begin at `start`, with what `fit` was given."""
         known = set(holder.net.names)
         train, names = holder.train, (*holder.net.trainable, *(name for name in start if name not in known))
         self.w = params.channels_last({name: value.to(holder.device) for name, value in start.items()})
@@ -151,6 +173,8 @@ class _Descent:
         self._shift = [] if correction is None else [correction[name].to(holder.device) for name in names]
         before = params.channels_last(velocity or {})
         self._velocity = [before[name].to(holder.device) for name in names] if before else []
+        half = train.precision == "fp16"
+        self._scale = torch.full((), LOSS_SCALE, device=holder.device) if half else None
         self._sums: dict[str, Tensor] = {}
         self._pseudo_labels: list[PseudoLabels] = []
         self.steps = 0
@@ -162,9 +186,24 @@ class _Descent:
 
     def step(self, cost: BatchLoss) -> None:
         """One step along the gradient of a loss, whose numbers are recorded."""
+        total = cost.total if self._scale is None else cost.total * self._scale
         # Cloned, since they change in place below and autograd may return one tensor as two gradients.
-        self.descend([grad.clone() for grad in torch.autograd.grad(cost.total, self._leaves, materialize_grads=True)])
+        grads = [grad.clone() for grad in torch.autograd.grad(total, self._leaves, materialize_grads=True)]
+        self.descend(grads if self._scale is None else self._unscaled(grads))
         self._record(cost)
+
+    def _unscaled(self, grads: list[Tensor]) -> list[Tensor]:
+        """Gradients of the loss from those of the scaled loss.
+
+        If one overflowed they are zeros, and the scale is halved from now on. Whether one did stays on the device, so
+        no step waits for it.
+        """
+        assert self._scale is not None
+        with torch.no_grad():
+            fine = torch.stack(torch._foreach_norm(grads)).isfinite().all()
+            torch._foreach_div_(grads, self._scale)
+            self._scale = torch.where(fine, self._scale, self._scale / 2)
+            return [torch.where(fine, grad, 0.0) for grad in grads]
 
     def descend(self, grads: list[Tensor]) -> None:
         """A step along these gradients, changed in place: proximal pull, clipping, correction, weight decay, momentum.
@@ -220,7 +259,8 @@ class _Descent:
         }
         if any(each.complementary is not None for each in self._pseudo_labels):
             joined["complementary"] = torch.cat([_complementary(each).cpu() for each in self._pseudo_labels])
-        return PseudoLabels(**joined)
+        placed = joined["index"] >= 0
+        return PseudoLabels(**{name: value[placed] for name, value in joined.items()})
 
 
 def _complementary(given: PseudoLabels) -> Tensor:

@@ -259,7 +259,7 @@ class OnKept:
 
         def cost(w: Params, batch: Batch, forward: Forward) -> BatchLoss:
             logits = forward(strong(batch)).logits
-            loss = cross_entropy(logits, self.labels[batch.index.to(self.labels.device)])
+            loss = cross_entropy(logits, self.labels[batch.index])
             return BatchLoss(loss, {"loss_unlabeled": loss})
 
         return LocalLoss(cost)

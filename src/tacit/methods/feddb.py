@@ -152,7 +152,7 @@ class Debiased:
             with torch.no_grad():
                 said = functional.softmax(holder.net.apply(w, looks(batch), train=True), dim=1).mean(dim=0)
             self.mean = method.follow * self.mean + (1 - method.follow) * said
-            y = self._labels[batch.index.to(self._labels.device) - self._known]
+            y = self._labels[batch.index - self._known]
             return looks(batch, 1), lambda logits: UnlabeledLoss(cross_entropy(logits, y))
 
         return LocalLoss(costs(holder, on_labels(holder, method.view), method.weight, unlabeled))

@@ -252,7 +252,7 @@ class FedMatch:
             if not len(batch.u):
                 return None
             parts = Decomposed(**now)
-            whole, p_h = theta(parts), predictions[:, batch.index.to(client.device)]
+            whole, p_h = theta(parts), predictions[:, batch.index]
             with torch.set_grad_enabled(bool(len(p_h))):  # without helpers the plain view only labels
                 logits = net.apply(whole, views.plain(batch.u), train=True)
             q = functional.softmax(logits.detach(), dim=1)

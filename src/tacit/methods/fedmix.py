@@ -219,7 +219,7 @@ class _Mixed:
             x = view_of(holder, self.method.view, batch.x, stream)
             # One mean for a batch, as in Algorithm 2, but a sample for each sample, which may be that very sample.
             count = (1 if self.method.pool == "means" else len(x),)
-            row = torch.randint(len(x_g), count, generator=drawn).to(holder.device)
+            row = torch.randint(len(x_g), count, generator=drawn).to(holder.device, non_blocking=True)
             loss = loss_of(lambda seen: forward(seen).logits, x, batch.y, x_g[row], y_g[row], self.method.lam)
             return BatchLoss(loss, {"loss_supervised": loss})
 

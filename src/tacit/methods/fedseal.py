@@ -200,7 +200,7 @@ class _Seal:
         stream, of = holder.stream("unlabeled views"), self.filtered
 
         def cost(w: Params, batch: Batch, forward: Forward) -> BatchLoss:
-            at = batch.index.to(holder.device)
+            at = batch.index
             plus, minus = (of.positive[at] >= 0), (of.negative[at] >= 0)
             rows, rows_n = plus.nonzero().reshape(-1), minus.nonzero().reshape(-1)
             seen = [holder.views.strong(batch.u[rows], stream)] if len(rows) else []

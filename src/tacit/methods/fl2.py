@@ -165,8 +165,7 @@ class FlatAtSure:
         strong = Looks(holder.views, ["strong"], "unlabeled", holder.stream("unlabeled views"))
 
         def cost(w: Params, batch: Batch, forward: Forward) -> BatchLoss:
-            rows = batch.index.to(self.labels.device)
-            y, sure, x = self.labels[rows], self.sure[rows], strong(batch)
+            y, sure, x = self.labels[batch.index], self.sure[batch.index], strong(batch)
             logits = forward(x).logits
             loss, apart = cross_entropy(logits, y), logits.new_zeros(())
             if self.rho and sure.any():

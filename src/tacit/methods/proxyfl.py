@@ -18,7 +18,7 @@ from tacit.aggregation import Weights, WeightsState
 from tacit.aggregation.heads import head_of
 from tacit.aggregation.server_step import HeadTuning, ServerOptimizer, TuneHead
 from tacit.learn import Batch, BatchLoss, Forward, LocalLoss, LocalState, Looks, epoch_steps, fit
-from tacit.losses import confident, cross_entropy, masked_cross_entropy
+from tacit.losses import class_counts, confident, cross_entropy, masked_cross_entropy
 from tacit.method import (
     ClientContext,
     Count,
@@ -195,7 +195,7 @@ class _ProxyLoss:
         prior = self.prior.to(holder.device)
         labeled = Looks(holder.views, [method.view], "labeled", holder.stream("labeled views"))
         unlabeled = Looks(holder.views, ["weak", "strong"], "unlabeled", holder.stream("unlabeled views"))
-        counts, steps, epoch = torch.zeros(head.classes, dtype=torch.int64), 0, epoch_steps(holder)
+        counts, steps, epoch = torch.zeros_like(prior, dtype=torch.int64), 0, epoch_steps(holder)
         last_epoch = (holder.train.steps or holder.train.epochs * epoch) - epoch  # the steps before it
 
         def cost(w: Params, batch: Batch, forward: Forward) -> BatchLoss:
@@ -207,7 +207,7 @@ class _ProxyLoss:
             output = forward(x)
             logits, features = output.logits, output.features
             total, metrics, pseudo_labels = torch.zeros((), device=holder.device), {}, None
-            seen = [batch.y]
+            seen = class_counts(batch.y, head.classes)
             if n:
                 total = metrics["loss_supervised"] = cross_entropy(logits[:n], batch.y)
             if u:
@@ -225,21 +225,22 @@ class _ProxyLoss:
                 metrics |= {"loss_unlabeled": l_u, "candidates": sets[n:].sum(dim=1).float().mean()}
                 metrics |= accepted_share(accepted)
                 pseudo_labels = PseudoLabels(batch.index, given, accepted)
-                seen.append(given[accepted])
+                seen = seen + class_counts(given, head.classes, accepted)
                 if method.contrast:
                     f = functional.normalize(functional.linear(features.flatten(1), w[FEATURE], w[BIAS]), dim=1)
                     proxies = functional.normalize(functional.linear(w[head.weight], w[PROXY]), dim=1)
                     shares = q if method.positive == "global" else local
-                    twice = torch.cat([torch.arange(n + u), torch.arange(n, n + u)])  # the strong view as the weak one
+                    twice = torch.arange(n + 2 * u, device=x.device)
+                    twice[n + u :] -= u  # the strong view as the weak one
                     l_c = contrastive_loss(f, proxies, shares[twice], sets[twice], sure[twice], labels[twice], skip=n)
                     total = total + method.contrast * l_c
                     metrics["loss_contrast"] = l_c
             steps += 1
             if steps > last_epoch:
-                counts = counts + torch.bincount(torch.cat(seen), minlength=head.classes).cpu()
+                counts = counts + seen
             return BatchLoss(total, metrics, pseudo_labels)
 
-        return LocalLoss(cost, carry=lambda: {"counts": counts}, features=True)
+        return LocalLoss(cost, carry=lambda: {"counts": counts.cpu()}, features=True)
 
 
 def at_most(counts: Tensor, n: int) -> Tensor:

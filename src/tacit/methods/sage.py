@@ -131,11 +131,9 @@ class OfBoth:
         return LocalLoss(costs(holder, on_labels(holder, method.view), method.weight, unlabeled))
 
     def _reported(self, batch: Batch, found: Corrected) -> PseudoLabels:
-        """The label with the larger part in each target, of the samples that have none."""
+        """The label with the larger part in each target; copies of labeled samples are at no position."""
         label = torch.where(found.share >= 0.5, found.local, found.common)
-        mine = batch.index < self.own
-        here = mine.to(label.device)
-        return PseudoLabels(batch.index[mine], label[here], found.accepted[here])
+        return PseudoLabels(torch.where(batch.index < self.own, batch.index, -1), label, found.accepted)
 
 
 def _loss(logits: Tensor, found: Corrected) -> Tensor:

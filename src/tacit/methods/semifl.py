@@ -137,18 +137,18 @@ class _FixAndMix:
         """Views and partners have their own random streams."""
         weak, drawn = (holder.stream(use) for use in ("mixed views", "mixup"))
         strong = Looks(holder.views, ["strong"], "unlabeled", holder.stream("unlabeled views"))
-        method = self.method
+        method, everything = self.method, self.x.to(holder.device)
 
         def cost(w: Params, batch: Batch, forward: Forward) -> BatchLoss:
             n = len(batch.u)
-            own = self.labels[self.rows[batch.index.to(self.rows.device)]]
-            partner = torch.randint(len(self.x), (n,), generator=drawn)
+            own = self.labels[self.rows[batch.index]]
+            partner = torch.randint(len(self.x), (n,), generator=drawn).to(holder.device, non_blocking=True)
             share = beta_shares(n, method.mixing, drawn, batch.u.new_zeros((), dtype=torch.get_default_dtype()))
-            pair = torch.cat([batch.u, self.x.index_select(0, partner).to(holder.device)])
+            pair = torch.cat([batch.u, everything.index_select(0, partner)])
             first, second = view_of(holder, method.view, pair, weak).split(n)
             x = torch.cat([strong(batch), mix(first, second, share)])
             fixed, mixed = forward(x).logits.split(n)
-            other = self.labels[partner.to(self.labels.device)]
+            other = self.labels[partner]
             losses = [functional.cross_entropy(mixed, y, reduction="none") for y in (own, other)]
             fix, mixture = cross_entropy(fixed, own), mix(losses[0], losses[1], share).mean()
             total = fix + method.weight * mixture

@@ -16,13 +16,13 @@ from tacit.errors import TacitError, unknown
 from tacit.federation import Inputs
 from tacit.nets.hugging_face import HuggingFace
 from tacit.nets.layers import Classifier, Norm
-from tacit.nets.net import Net
+from tacit.nets.net import Net, Precision
 from tacit.nets.one_vs_all import WithOneVsAll
 from tacit.nets.plain import Cnn, LeNet, Linear
 from tacit.nets.start import DRAWN, Start, starting
 from tacit.random import seeded
 
-__all__ = ["NETS", "Cnn", "LeNet", "Linear", "Net", "Norm", "Start", "build", "find"]
+__all__ = ["NETS", "Cnn", "LeNet", "Linear", "Net", "Norm", "Precision", "Start", "build", "find"]
 
 # Each is called with shape, classes, norm and width; its `norms` are those it can have, the first by default.
 NETS: dict[str, type[Classifier] | type[Linear]] = offered(__name__, __path__, "NETS")

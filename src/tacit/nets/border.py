@@ -8,7 +8,6 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from tacit.nets.net import Net
 from tacit.nets.one_vs_all import BIAS, WEIGHT
@@ -60,7 +59,7 @@ class UpperNet(Net):
         """Features and logits of activations at the border."""
         self._skeleton(train, x.device)
         named = {f"net.{name}": value for name, value in params.items()}
-        pair: tuple[Tensor, Tensor] = functional_call(self._above[train], named, (x,), tie_weights=self._tied)
+        pair: tuple[Tensor, Tensor] = self._called(self._above[train], named, x)
         return pair
 
 

@@ -1,9 +1,9 @@
 """A network as a pure function of its parameters: `net.init(stream)` and `net.apply(params, x)`."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from copy import deepcopy
+from copy import copy, deepcopy
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,9 @@ from tacit.errors import TacitError
 from tacit.nets.start import head_of
 from tacit.params import Params, channels_last, clone
 from tacit.random import seeded
+
+Precision = Literal["fp32", "bf16", "fp16"]
+_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Head(NamedTuple):
@@ -36,6 +39,7 @@ class Net:
     def __init__(self, build: Callable[[], nn.Module]) -> None:
         """`build` returns a freshly initialised module; with a skeleton for each mode, modes need no switching."""
         self._build = build
+        self._precision: torch.dtype | None = None  # None: that of the weights
         built = _seeded_build(build, 0)
         self._frozen_modules = _frozen_modules(built)
         if "" in self._frozen_modules:
@@ -68,6 +72,11 @@ class Net:
         """What the module says in an attribute `pretrained` about weights it loaded: name, source, licence."""
         about = getattr(self._evaluating, "pretrained", None)
         return {str(name): str(value) for name, value in about.items()} if isinstance(about, Mapping) else {}
+
+    @property
+    def random(self) -> bool:
+        """Whether a layer draws random numbers in training."""
+        return any(isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p for layer in self._training.modules())
 
     @property
     def moments(self) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
@@ -106,8 +115,7 @@ class Net:
 
     def apply(self, params: Mapping[str, Tensor], x: Tensor, train: bool = False) -> Tensor:
         """Logits (n, classes) of inputs (n, …)."""
-        module = self._skeleton(train, x.device)
-        logits: Tensor = functional_call(module, dict(params), (x,), tie_weights=self._tied)
+        logits: Tensor = self._called(self._skeleton(train, x.device), dict(params), x)
         return logits
 
     def features(self, params: Mapping[str, Tensor], x: Tensor, train: bool = False) -> Tensor:
@@ -123,8 +131,27 @@ class Net:
         self._skeleton(train, x.device)
         module = self._steps[train]
         named = {f"net.{name}": p for name, p in params.items()}
-        pair: tuple[Tensor, Tensor] = functional_call(module, named, (x,), tie_weights=self._tied)
+        pair: tuple[Tensor, Tensor] = self._called(module, named, x)
         return pair
+
+    def with_precision(self, precision: Precision | None) -> "Net":
+        """The same network, whose passes compute in this precision where that is safe; weights and results stay.
+
+        Everything is shared with this one.
+        """
+        if precision is None or precision == "fp32":
+            return self
+        other = copy(self)
+        other._precision = _TYPES[precision]
+        return other
+
+    def _called(self, module: nn.Module, named: Params, x: Tensor) -> Any:
+        """What a module returns with these weights: one tensor or several."""
+        if self._precision is None:
+            return functional_call(module, named, (x,), tie_weights=self._tied)
+        with torch.autocast(x.device.type, self._precision):
+            found = functional_call(module, named, (x,), tie_weights=self._tied)
+        return tuple(part.float() for part in found) if isinstance(found, tuple) else found.float()
 
     def recompute_batchnorm(self, params: Params, inputs: Iterable[Tensor]) -> Params:
         """`params` with BatchNorm statistics recomputed: their plain average over these batches."""

@@ -13,6 +13,7 @@ from torch.nn import functional
 from tacit.learn import Batch, LocalLoss
 from tacit.losses import (
     aligned,
+    class_counts,
     confident,
     fairness,
     flexible_thresholds,
@@ -51,17 +52,17 @@ class FlexMatch(WeakToStrong):
     def local_loss(self, holder: Holder, received: Params, carried: Mapping[str, Tensor]) -> LocalLoss:
         """Carries the last confident label of every unlabeled sample; starts afresh if the samples changed."""
         threshold = threshold_at(holder, self.threshold, self.threshold_from)
-        mine = holder.samples.unlabeled
-        selected = torch.full((len(holder.samples),), -1)
-        fingerprint = holder.samples.take(mine).fingerprint()
+        fingerprint = holder.samples.take(holder.samples.unlabeled).fingerprint()
+        mine = holder.samples.unlabeled.to(holder.device)
+        selected = torch.full((len(holder.samples),), -1, device=holder.device)
         if "selected" in carried and int(carried["samples"]) == fingerprint:
-            selected[mine] = carried["selected"].cpu()
+            selected[mine] = carried["selected"].to(holder.device)
 
         def judge(q: Tensor, batch: Batch) -> Judged:
             thresholds = flexible_thresholds(selected[mine], q.shape[1], threshold)
-            labels, accepted = confident(q, thresholds.to(q.device))
-            certain = confident(q, threshold)[1].cpu()
-            selected[batch.index[certain]] = labels.cpu()[certain]
+            labels, accepted = confident(q, thresholds)
+            certain = confident(q, threshold)[1]
+            selected[batch.index] = torch.where(certain, labels, selected[batch.index])
             return Judged(labels, accepted, lambda z: masked_cross_entropy(z, labels, accepted, "batch"))
 
         def carry() -> dict[str, Tensor]:
@@ -91,7 +92,7 @@ class FreeMatch(WeakToStrong):
             c = q.shape[1]
             tau = averages.follow("confidence", q.amax(dim=1).mean(), 1 / c)
             p = averages.follow("probability", q.mean(dim=0), 1 / c)
-            h = averages.follow("histogram", torch.bincount(q.argmax(dim=1), minlength=c) / len(q), 1 / c)
+            h = averages.follow("histogram", class_counts(q.argmax(dim=1), c) / len(q), 1 / c)
             labels, accepted = confident(q, p / p.max() * tau)
 
             def loss(logits: Tensor) -> Tensor:

@@ -134,7 +134,7 @@ class Mixup(Labeling):
 def _partners(n: int, alpha: float, stream: torch.Generator, like: Tensor) -> tuple[Tensor, Tensor]:
     """(n,) partners and (n,) shares λ ~ Beta(α, α)."""
     partner = torch.randperm(n, generator=stream)
-    return partner.to(like.device), beta_shares(n, alpha, stream, like)
+    return partner.to(like.device, non_blocking=True), beta_shares(n, alpha, stream, like)
 
 
 OBJECTIVES = {"pi": Pi, "mean-teacher": MeanTeacher, "mixup": Mixup}

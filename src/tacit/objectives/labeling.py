@@ -102,7 +102,7 @@ class Teacher:
         return {f"{AVERAGE}{name}": value for name, value in self._average.items()}
 
     def _chosen(self, batch: Batch, logits: Tensor | None) -> Tensor:
-        fixed = None if self._fixed is None else self._fixed[batch.index.to(self._holder.device)]
+        fixed = None if self._fixed is None else self._fixed[batch.index]
         if fixed is not None and self._labeler == "global":
             return fixed
         assert logits is not None, "the model in training labels, so it has to look"

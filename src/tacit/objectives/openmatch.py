@@ -64,9 +64,8 @@ class OpenMatch:
                 if ova:
                     loss_ova = one_vs_all(prior_adjusted(ova[0], self.omega), batch.y).mean()
             if m:
-                row = batch.index.to(holder.device)
-                labels, sure = confident(q[row], self.threshold)
-                yes = inliers[row].gather(1, labels[:, None])[:, 0]
+                labels, sure = confident(q[batch.index], self.threshold)
+                yes = inliers[batch.index].gather(1, labels[:, None])[:, 0]
                 accepted = sure & (yes >= self.inlier)
                 loss = masked_cross_entropy(logits[1], labels, accepted, self.over)
                 total = total + self.weight * loss

@@ -87,7 +87,8 @@ def labeled_loss(holder: Holder, weights: ClassWeights) -> Callable[[Tensor, Ten
     labels = holder.samples.y[holder.samples.labeled]
 
     def loss(logits: Tensor, y: Tensor) -> Tensor:
-        return weighted_cross_entropy(logits, y, balanced_weights(labels, logits.shape[1]).to(logits))
+        balanced = balanced_weights(labels, logits.shape[1])
+        return weighted_cross_entropy(logits, y, balanced.to(logits, non_blocking=True))
 
     return loss
 
@@ -141,7 +142,7 @@ def agreement(
 def beta_shares(n: int, alpha: float, stream: torch.Generator, like: Tensor) -> Tensor:
     """(n,) shares λ ~ Beta(α, α), as two gamma variables over their sum."""
     gamma = torch._standard_gamma(torch.full((2, n), alpha, dtype=torch.float64), generator=stream)
-    return (gamma[0] / gamma.sum(dim=0).clamp(min=1e-300)).to(like.device, like.dtype)
+    return (gamma[0] / gamma.sum(dim=0).clamp(min=1e-300)).to(like.device, like.dtype, non_blocking=True)
 
 
 def accepted_share(accepted: Tensor) -> dict[str, Tensor]:

@@ -28,6 +28,12 @@ class Supervised:
         """Whether the loss of a sample depends on no other one; weights of classes count all labels."""
         return self.class_weights == "none"
 
+    def stacked_looks(self, holder: Holder) -> Looks | None:
+        """The inputs of a step if its loss is the plain cross-entropy of the labels, so that clients can be stacked."""
+        if self.class_weights != "none":
+            return None
+        return Looks(holder.views, [self.view], "labeled", holder.stream("labeled views"))
+
     def local_loss(self, holder: Holder, received: Params, carried: Mapping[str, Tensor]) -> LocalLoss:
         """One forward pass over the labeled samples of a batch."""
         labeled = on_labels(holder, self.view, labeled_loss(holder, self.class_weights))

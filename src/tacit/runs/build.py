@@ -5,8 +5,6 @@ from dataclasses import fields, replace
 from importlib.util import find_spec
 from typing import NamedTuple
 
-import torch
-
 from tacit import nets
 from tacit.data import sources
 from tacit.data.federate import federate, pooled
@@ -27,12 +25,12 @@ from tacit.method import Needs
 from tacit.nets import Net
 from tacit.objectives.supervised import Supervised, WeakAndStrong
 from tacit.params import mean
-from tacit.process import make_deterministic
 from tacit.protect import rules, sample_dp
 from tacit.protect.config import FEWEST
 from tacit.protect.sample_budget import DELTA, Spent, epsilon
 from tacit.random import Streams
 from tacit.runs.config import Config
+from tacit.runs.devices import devices, worker_count
 from tacit.runs.net.config import start_of
 from tacit.runs.net.options import check_options
 from tacit.runs.protection import refuse_protection
@@ -95,6 +93,8 @@ def assemble(config: Config, federation: Federation) -> Job:
     net = build_net(config, federation)
     if net.moments is not None and config.data.normalise == "data":
         federation = _normalised(federation, config.data, *net.moments)
+    found = devices(config.engine)
+    worker_count(config.engine, found)  # refuses a number that cannot be, before anything is written
     return Job(
         method=config.build_method(),
         net=net,
@@ -104,7 +104,7 @@ def assemble(config: Config, federation: Federation) -> Job:
         cohort=config.cohort or config.data.clients,
         train=config.train,
         server_train=config.server_train,
-        device=_device(config.engine.device),
+        device=found[0],
         faults=config.faults,
         deadline=config.engine.deadline,
         min_clients=config.engine.min_clients,
@@ -310,6 +310,12 @@ def refuse_unprotected(job: Job) -> None:
         return
     sample_dp.refuse_unfit(job.method, job.net)
     sample_dp.refuse_unvectorised(job.net, job.federation.inputs.blank())
+    if job.train.precision not in (None, "fp32"):
+        raise TacitError(
+            f"protect.sample_noise bounds gradients in full precision, not in {job.train.precision}",
+            "leave out train.precision",
+            code="protect.low-precision",
+        )
     if job.federation.arrivals is not None:
         raise TacitError(
             "protect.sample_noise counts steps over the same samples, and with data.stream_steps above 1 they change",
@@ -365,20 +371,3 @@ def _refuse_buffers(config: Config, job: Job) -> None:
                 "use --labels server, or 'average'",
                 code="net.recompute-without-samples",
             )
-
-
-def _device(name: str) -> torch.device:
-    """The device, if this machine has it and its random numbers can be seeded; sets up deterministic algorithms."""
-    try:
-        device = torch.device(name)
-        if device.type not in ("cpu", "cuda"):
-            raise TacitError(
-                f"runs on device '{name}' would not be reproducible",
-                "use --device cpu or cuda",
-                code="engine.device-not-reproducible",
-            )
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError):
-        raise TacitError(f"this machine has no device '{name}'", "use --device cpu", code="engine.no-device") from None
-    make_deterministic(device)
-    return device

@@ -179,9 +179,15 @@ def make(tree: Mapping[str, Any]) -> Config:
         data=replace(
             config.data, name=_absolute(config.data.name), partition=partition.canonical(config.data.partition)
         ),
+        train=_precision_as_given(config.train),
         protect=replace(config.protect, combine=rules.canonical(config.protect.combine)),
     )
     return _consistent(config)
+
+
+def _precision_as_given(train: Training) -> Training:
+    """The default precision as not given, so that equal runs have equal configs and hashes."""
+    return replace(train, precision=None) if train.precision == "fp32" else train
 
 
 def _with_present_names(tree: Mapping[str, Any]) -> dict[str, Any]:

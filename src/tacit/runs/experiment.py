@@ -22,16 +22,18 @@ from tacit.engines.memory import Memories
 from tacit.engines.record import RoundRecord
 from tacit.engines.rounds import MethodFailedError, TooFewClientsError, run_rounds
 from tacit.engines.scores import predictions
+from tacit.engines.stacked import StackedTransport
 from tacit.engines.workers import WorkerTransport
 from tacit.errors import TacitError
 from tacit.metrics.predictions import Predictions
 from tacit.params import Params
-from tacit.process import default_workers, one_thread
+from tacit.process import threads
 from tacit.runs import config as configs
 from tacit.runs import cross_validation, simulation
 from tacit.runs.begun import counts, data_fingerprint, is_as_begun, with_draw
 from tacit.runs.build import build_job
 from tacit.runs.config import Config
+from tacit.runs.devices import devices, worker_count
 from tacit.runs.directory import RoundLog, RunDirectory
 from tacit.runs.followers import notices, round_file, trackers
 from tacit.runs.net.feature_cache import with_cached_features
@@ -139,7 +141,7 @@ class Experiment:
             return
         with ExitStack() as stack:
             lock = lock or stack.enter_context(self.directory.lock())
-            stack.enter_context(one_thread())
+            stack.enter_context(threads(self.config.engine.threads))
             stack.enter_context(self._with_resume_command(at_hub=transport is not None))
             run_state, length = self._restore()
             log = stack.enter_context(self.directory.log(length))
@@ -193,7 +195,7 @@ class Experiment:
         if not saved_model.is_described(self.directory.model_file):
             self._write_model(self._model())
         if not self.directory.predictions_file.exists():
-            with one_thread(), closing(InProcessTransport(self.work)) as transport:
+            with threads(self.config.engine.threads), closing(InProcessTransport(self.work)) as transport:
                 self._save_predictions(transport)
 
     @contextmanager
@@ -268,12 +270,15 @@ class Experiment:
     def open_transport(self, private: Sequence[IO[bytes]] = ()) -> Transport:
         """The transport that the settings ask for, to be closed; `private` lists files that workers must not hold."""
         engine = self.config.engine
-        workers = default_workers(self.job.device) if engine.workers is None else engine.workers
+        found = devices(engine)
+        workers = worker_count(engine, found)
         if engine.name == "flower":
             return simulation.transport(self.work, self.config, max(1, workers))
+        if engine.stack > 1:
+            return StackedTransport(self.work, engine.stack)
         if not workers:
             return InProcessTransport(self.work, engine.strict)
-        return WorkerTransport(self.work, workers, private=private)
+        return WorkerTransport(self.work, workers, private=private, devices=found, threads=engine.threads)
 
     def _save(self, run_state: RunState, log: RoundLog) -> None:
         length = log.sync()

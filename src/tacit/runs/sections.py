@@ -12,7 +12,7 @@ from tacit.metrics.scores import Name as ScoreName
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """Where and how the rounds run. Only `device`, and a deadline that a client misses, can change the model.
+    """Where and how the rounds run. Only these change the model: `device`, `threads`, `stack`, a missed deadline.
 
     A GPU adds numbers in another order than a CPU, and GPUs of different types need not give the same bits.
     """
@@ -21,7 +21,10 @@ class EngineConfig:
     ray: str | None = None  # address of a Ray cluster, for flower; RAY_ADDRESS, or a new local one when not given
     workers: Natural | None = None  # worker processes, 0 for none; when not given, one per core, or 1 with a GPU
     strict: bool = False  # with workers = 0, also encode and decode every message
-    device: str = "cpu"  # torch device: cpu, cuda, cuda:1, …
+    workers_per_device: Count | None = None  # worker processes for each device, in place of workers
+    stack: Count = 1  # clients that train as one batched model, where they can; in place of workers, with other bits
+    threads: Count = 1  # torch threads of each process; the last bits of a model depend on their number
+    device: str = "cpu"  # torch device: cpu, cuda, cuda:1, …; several with commas share the clients
     deadline: Positive | None = None  # seconds until a round continues without a client; not with workers = 0
     min_clients: Natural = 1  # the run stops if fewer clients reply in a round
     memory_mb: Positive = 1024.0  # RAM for client memories; the rest is on disk

@@ -17,6 +17,10 @@ from tacit.runs.config import Config
 
 def check(config: Config) -> None:
     """Refuse Flower if it is not installed, before anything starts; a run over sites needs no Ray."""
+    if config.engine.name == "flower" and "," in config.engine.device:
+        raise TacitError(
+            "several devices are for --engine local", "name one device", code="engine.several-devices-on-flower"
+        )
     packages = ("flwr",) if config.data.at_sites else ("flwr", "ray")
     missing = [name for name in packages if find_spec(name) is None]
     if missing and config.engine.name == "flower":

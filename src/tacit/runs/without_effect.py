@@ -62,6 +62,8 @@ def _of_engine(config: Config) -> Iterator[tuple[str, str]]:
     engine = config.engine
     if engine.ray and engine.name == "local":
         yield "engine.ray", "the engine is local"
+    if engine.threads > 1 and engine.name == "flower":
+        yield "engine.threads", "clients on Flower compute on one thread"
     faults = config.faults
     if not faults.hostile and (faults.attack, faults.strength) != (Faults.attack, None):
         yield "faults.attack and faults.strength", "no client is hostile, faults.hostile = 0"

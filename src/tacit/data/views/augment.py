@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tacit.data.views import torch_randaugment
 from tacit.data.views.randaugment import DrawnChanges, RandAugment, Range
 
 # --- what each paper does; amounts are those of its release -----------------------------------------------------------
@@ -143,18 +144,21 @@ class ImageViews:
         if drawn.changes is None:
             return self.plain(pixels)
         mean = (np.array(self.mean)[:, None, None] * 255).round().astype(np.uint8)
+        if x.device.type != "cpu" and torch_randaugment.can_apply(x.shape):
+            return self.plain(torch_randaugment.apply(self.variant, pixels, mean, drawn.changes))
         changed = self.variant.apply(pixels.cpu().numpy(), mean, drawn.changes)
         return self.plain(torch.from_numpy(changed).to(x.device))
 
     def _moments(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """Mean and deviation of stored pixels, each (c, 1, 1)."""
-        mean, std = torch.tensor([self.mean, self.std], device=device).mul_(255)[:, :, None, None].unbind()
+        moments = torch.tensor([self.mean, self.std]).to(device, non_blocking=True)
+        mean, std = moments.mul_(255)[:, :, None, None].unbind()
         return mean, std
 
     def _moved(self, x: Tensor, moves: Tensor) -> Tensor:
         """Flipped and shifted pixels in one gather, several times faster than sampling a grid."""
         n, c, h, w = x.shape
-        flip, down, right = moves.to(x.device).unbind()
+        flip, down, right = moves.to(x.device, non_blocking=True).unbind()
         rows, columns = _mirrored(down, h, self.pad), _mirrored(right, w, self.pad)
         if self.flip:
             columns = torch.where(flip < 0.5, w - 1 - columns, columns)
@@ -205,4 +209,4 @@ class TextViews:
         """About one character in ten replaced by a random one, which may be the same."""
         hit = torch.rand(x.shape, generator=stream) < self.noise
         other = torch.randint(self.alphabet, x.shape, generator=stream)
-        return torch.where(hit.to(x.device), other.to(x.device), x.long())
+        return torch.where(hit.to(x.device, non_blocking=True), other.to(x.device, non_blocking=True), x.long())

@@ -38,4 +38,4 @@ class CachedViews:
 
 
 def _picked(x: Tensor, rows: Tensor) -> Tensor:
-    return x[torch.arange(len(x), device=x.device), rows.to(x.device)]
+    return x[torch.arange(len(x), device=x.device), rows.to(x.device, non_blocking=True)]

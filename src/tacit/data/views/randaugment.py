@@ -4,8 +4,8 @@ Pixels are uint8 (n, c, h, w) throughout. An operation does the same as Pillow's
 rounding where that makes sense; operations that move pixels take the nearest one, Pillow's default.
 Images that drew the same operation are processed together: all first operations, then all second ones, and so on, which
 preserves the drawn order. All numbers are drawn at once, so the result for an image depends on its batch.
-This is NumPy, not torch: the work is hundreds of small steps, and torch has several times the overhead per step on any
-device. It also gives all devices the same images.
+This is NumPy, not torch: the work is hundreds of small steps, and torch has several times the overhead per step. For
+images on a GPU, `torch_randaugment` makes the same pixels there.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -79,9 +79,13 @@ class RandAugment:
             x = _apply(x, operations, fill, cutout_fill)
         if drawn.cutout is None:
             return x
-        (least, largest), (number, *centre) = self.cutout, drawn.cutout
-        side = (least + number * (largest - least)) * min(x.shape[2:])
-        return _cut_out(x, side, np.stack(centre), cutout_fill)
+        side, centre = self.final_cutout(drawn.cutout, min(x.shape[2:]))
+        return _cut_out(x, side, centre, cutout_fill)
+
+    def final_cutout(self, drawn: Floats, length: int) -> tuple[Floats, Floats]:
+        """Numbers (3, n) from 0 to 1 -> the sides (n,) of the last squares in pixels, and their centres (2, n)."""
+        (least, largest), (number, *centre) = self.cutout, drawn
+        return (least + number * (largest - least)) * length, np.stack(centre)
 
     def draw(self, shape: tuple[int, ...], stream: torch.Generator) -> list["DrawnOperations"]:
         """The first operation of images (n, c, h, w), the second, and so on."""
@@ -233,9 +237,15 @@ def _sharpness(x: Pixels, factor: Floats) -> Pixels:
 
 def _noisy(x: Pixels, deviation: Floats, seed: Floats) -> Pixels:
     """Images with normal noise of this deviation (n,) in grey values; two numbers (2, n) in 0..1 seed each image's."""
+    return _whole(x + noise_of(x.shape[1:], deviation, seed))
+
+
+def noise_of(shape: tuple[int, ...], deviation: Floats, seed: Floats) -> Floats:
+    """(n, …) whole numbers for images of this shape; see `_noisy`."""
     seeds = (seed.T * (1 << 24)).astype(np.int64)  # a number drawn by torch has 24 bits
-    noise = np.stack([np.random.default_rng(each).standard_normal(x.shape[1:], dtype=np.float32) for each in seeds])
-    return _whole(x + np.rint(noise * deviation[:, None, None, None]))
+    noise = np.stack([np.random.default_rng(each).standard_normal(shape, dtype=np.float32) for each in seeds])
+    whole: Floats = np.rint(noise * deviation[:, None, None, None])
+    return whole
 
 
 def _grey(x: Pixels) -> Floats:
@@ -258,14 +268,8 @@ def _whole(x: Floats) -> Pixels:
 def _affine(x: Pixels, amount: Floats, sizes: list[int], fill: Pixels) -> Pixels:
     """Move images by MOVES, `sizes[i]` of them by the i-th; amounts (n,); `fill` (c, 1, 1) is the colour outside."""
     n, c, h, w = x.shape
-    each = np.zeros((len(sizes), n, 1), np.float32)
-    each[np.arange(len(sizes)).repeat(sizes), np.arange(n), 0] = amount
-    rotate, shear_x, shear_y, right, down = each
-    cos, sin = np.cos(rotate * np.float32(pi / 180)), np.sin(rotate * np.float32(pi / 180))
-    xs, ys = (np.arange(0.5, side, dtype=np.float32) for side in (w, h))
-    # The source of each pixel: what its column (n, w) and its row (n, h) contribute.
-    column = _sums(cos * (xs - w / 2), shear_x * ys - sin * (ys - h / 2) + np.trunc(right) + w / 2, w)
-    row = _sums(shear_y * xs + sin * (xs - w / 2), cos * (ys - h / 2) + np.trunc(down) + h / 2, h)
+    of_columns, of_rows = sources(amount, sizes, h, w)
+    column, row = _sums(*of_columns, w), _sums(*of_rows, h)
     # A frame of one pixel around the image stands for everything outside.
     framed = np.empty((c, n, h + 2, w + 2), np.uint8)
     framed[:] = fill[:, None]
@@ -278,6 +282,18 @@ def _affine(x: Pixels, amount: Floats, sizes: list[int], fill: Pixels) -> Pixels
     return moved
 
 
+def sources(amount: Floats, sizes: list[int], h: int, w: int) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
+    """The source of each pixel: what its column (n, w) and its row (n, h) add to its column, and to its row."""
+    n = len(amount)
+    each = np.zeros((len(sizes), n, 1), np.float32)
+    each[np.arange(len(sizes)).repeat(sizes), np.arange(n), 0] = amount
+    rotate, shear_x, shear_y, right, down = each
+    cos, sin = np.cos(rotate * np.float32(pi / 180)), np.sin(rotate * np.float32(pi / 180))
+    xs, ys = (np.arange(0.5, side, dtype=np.float32) for side in (w, h))
+    column = cos * (xs - w / 2), shear_x * ys - sin * (ys - h / 2) + np.trunc(right) + w / 2
+    return column, (shear_y * xs + sin * (xs - w / 2), cos * (ys - h / 2) + np.trunc(down) + h / 2)
+
+
 def _sums(of_column: Floats, of_row: Floats, side: int) -> Floats:
     """(n, w) and (n, h) -> (n, h, w): their sums as positions in a framed image, from 0 to side + 1."""
     place = of_column[:, None, :] + of_row[:, :, None]
@@ -287,15 +303,20 @@ def _sums(of_column: Floats, of_row: Floats, side: int) -> Floats:
 
 def _cut_out(x: Pixels, side: Floats, centre: Floats, fill: Pixels) -> Pixels:
     """Images with `fill` (c, 1, 1) in a square of side (n,) around a centre (2, n) in 0..1, cropped at the border."""
-    rows, columns = (
-        np.abs(np.arange(0.5, length, dtype=np.float32) - length * place[:, None]) <= side[:, None] / 2
-        for length, place in zip(x.shape[2:], centre, strict=True)
-    )
+    rows, columns = squares(x.shape[2:], side, centre)
     outside = (rows[:, None, :, None] & columns[:, None, None, :]).view(np.uint8) - np.uint8(1)  # 0 inside, else 255
     out = x ^ fill  # bit operations are several times faster than numpy.where
     out &= outside
     out ^= fill
     return out
+
+
+def squares(lengths: tuple[int, ...], side: Floats, centre: Floats) -> list[NDArray[np.bool_]]:
+    """Which rows (n, h) and which columns (n, w) of images are in a square of side (n,) around a centre (2, n)."""
+    return [
+        np.abs(np.arange(0.5, length, dtype=np.float32) - length * place[:, None]) <= side[:, None] / 2
+        for length, place in zip(lengths, centre, strict=True)
+    ]
 
 
 SINGLE: dict[str, Callable[[Pixels, Floats], Pixels]] = {

@@ -21,16 +21,17 @@ class VectorViews:
 
     def plain(self, x: Tensor) -> Tensor:
         """Standardised only."""
-        mean, std = torch.tensor([self.mean, self.std], device=x.device).unbind()
+        mean, std = torch.tensor([self.mean, self.std]).to(x.device, non_blocking=True).unbind()
         return (x - mean).div_(std)
 
     def weak(self, x: Tensor, stream: torch.Generator) -> Tensor:
         """With a little noise."""
-        return self.plain(x) + self.little * torch.randn(x.shape, generator=stream).to(x.device)
+        noise = torch.randn(x.shape, generator=stream)
+        return self.plain(x) + self.little * noise.to(x.device, non_blocking=True)
 
     def strong(self, x: Tensor, stream: torch.Generator) -> Tensor:
         """With more noise, and some features at their mean."""
         noise = torch.randn(x.shape, generator=stream)
         hidden = torch.rand(x.shape, generator=stream) < self.mask
-        noisy = self.plain(x) + self.much * noise.to(x.device)
-        return noisy.masked_fill(hidden.to(x.device), 0.0)
+        noisy = self.plain(x) + self.much * noise.to(x.device, non_blocking=True)
+        return noisy.masked_fill(hidden.to(x.device, non_blocking=True), 0.0)

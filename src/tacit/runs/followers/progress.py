@@ -62,7 +62,8 @@ def _shown(experiment: "Experiment", mode: Mode, console: Console, label: str, r
 
 def announce(experiment: "Experiment", console: Console, label: str = "") -> None:
     """Before the rounds that are left: settings without effect, what is protected, how long it takes if long."""
-    from tacit.runs.estimate import LONG, estimate
+    from tacit.runs.devices import devices, worker_count
+    from tacit.runs.estimate import LONG, bf16_line, estimate
     from tacit.runs.protection import protection_notes
     from tacit.runs.without_effect import without_effect
 
@@ -83,9 +84,11 @@ def announce(experiment: "Experiment", console: Console, label: str = "") -> Non
     rounds = (
         config.rounds - done + (0 if done or config.data.fold is not None else config.rounds * (config.data.folds or 0))
     )
-    left = estimate(experiment.work, rounds, config.engine.workers)
+    left = estimate(experiment.work, rounds, worker_count(config.engine, devices(config.engine)))
     if left is not None and left.seconds > LONG:
         say_wrapped(prefix + left.line, console)
+        if not done and (line := bf16_line(experiment.work)) is not None:
+            say_wrapped(prefix + line, console)
 
 
 def _live(experiment: "Experiment", console: Console, label: str) -> None:
