@@ -9,6 +9,7 @@ is faster. On a GPU every operator is at least one kernel, so fewer of them matt
 import argparse
 import time
 from collections.abc import Callable
+from functools import partial
 from statistics import median
 
 import torch
@@ -58,7 +59,7 @@ def visits_of(net: Net, clients: int, batch: int) -> list[Visit]:
     job = Job(FedAvg(Supervised(view="plain")), net, federation, Streams(0), 1, clients, train)
     server = job.server(0, {})
     _, downs = job.method.send(server, job.method.start(server))
-    found = [asked(lambda k=k: job.method.client_update(job.client(0, k), None, downs[k])) for k in range(clients)]
+    found = [asked(partial(job.method.client_update, job.client(0, k), None, downs[k])) for k in range(clients)]
     return [visit for visit in found if visit is not None]
 
 
@@ -77,7 +78,7 @@ def operators(run: Callable[[list[Visit]], None], visits: list[Visit]) -> int:
     """How many operators of torch a visit of all clients calls, per step."""
     with profile(activities=[ProfilerActivity.CPU]) as found:
         run(visits)
-    return sum(event.count for event in found.key_averages() if event.key.startswith("aten::")) // STEPS
+    return sum(int(event.count) for event in found.key_averages() if event.key.startswith("aten::")) // STEPS
 
 
 def main() -> None:

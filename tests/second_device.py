@@ -63,10 +63,12 @@ class There(Tensor):
         """Its numbers."""
         return f"There({self.here!r})"
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         """Compute on the CPU, after a look at what meets."""
         return _computed(func, args, kwargs or {}, None)
 
@@ -83,7 +85,7 @@ class _Factories(TorchFunctionMode):
         if func is Tensor.tolist and isinstance(args[0], There):
             return args[0].cpu().tolist()
         if func is Tensor.new_tensor and isinstance(args[0], There):
-            return torch.tensor(*args[1:], dtype=kwargs.get("dtype") or args[0].dtype).to(DEVICE)
+            return torch.tensor(args[1], dtype=kwargs.get("dtype") or args[0].dtype).to(DEVICE)
         return func(*args, **kwargs)
 
 
@@ -92,20 +94,20 @@ class SecondDevice(TorchDispatchMode):
 
     def __init__(self) -> None:
         """Nothing has waited yet."""
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.waits: Counter[str] = Counter()
         self.copies = 0  # transfers to the device
         self._factories = _Factories()
 
     def __enter__(self) -> Any:
         """Begin to pretend."""
-        self._factories.__enter__()
-        return super().__enter__()
+        self._factories.__enter__()  # type: ignore[no-untyped-call]
+        return super().__enter__()  # type: ignore[no-untyped-call]
 
     def __exit__(self, *error: Any) -> None:
         """Stop."""
-        super().__exit__(*error)
-        self._factories.__exit__(*error)
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        self._factories.__exit__(*error)  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Compute on the CPU, and count."""

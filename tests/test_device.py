@@ -1,7 +1,7 @@
 """Every method and objective on a second device: nothing of the CPU meets its tensors, and no step waits for it."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from functools import cache
 from typing import Any
@@ -137,11 +137,12 @@ def test_a_tensor_of_the_cpu_may_not_meet_one_of_the_device() -> None:
     with SecondDevice():
         far = torch.ones(3, device=DEVICE)
         assert (far + torch.tensor(1.0)).device == DEVICE  # torch takes single numbers from the CPU
-        for meet in (
+        meetings: list[Callable[[], torch.Tensor]] = [
             lambda: far + torch.ones(3),
             lambda: torch.cat([far, torch.ones(3)]),
             lambda: far[torch.arange(2)],
-        ):
+        ]
+        for meet in meetings:
             with pytest.raises(MeetingError):
                 meet()
 

@@ -1,6 +1,7 @@
 """Clients that train as one batched model: the numbers of one client at a time, up to rounding."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,7 @@ def test_batches_of_different_sizes_are_not_stacked() -> None:
     given = job(METHODS["fedavg"], data, lenet(), train=replace(TRAIN, batch=10))
     server = given.server(0, {})
     down = given.method.send(server, given.method.start(server))[1][0]
-    visits = [asked(lambda k=k: given.method.client_update(given.client(0, k), None, down)) for k in range(2)]
+    visits = [asked(partial(given.method.client_update, given.client(0, k), None, down)) for k in range(2)]
     assert all(visit is not None for visit in visits)
     assert fit_stacked([visit for visit in visits if visit is not None]) is None
 

@@ -14,9 +14,8 @@ from tacit.cli.app import app
 from tacit.metrics.local_heads import LocalHead, LocalHeads
 from tacit.report.history import load
 from tacit.report.page import page
-from tacit.runs import local_heads
 from tacit.runs.experiment import Experiment
-from tacit.runs.result import client_evaluation
+from tacit.runs.result import client_evaluation, local_heads
 from tests.engines import farm
 from tests.refusals import refused
 

@@ -1,12 +1,13 @@
 """Clients in this process, several at a time as one batched model where their training allows it."""
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from functools import partial
 
 from tacit.engines.client import run_client
 from tacit.engines.events import ClientStarted
 from tacit.engines.in_process import InProcessTransport
 from tacit.engines.job import ClientNews, ClientTask, Job
+from tacit.learn import Trained
 from tacit.learn.stacked import answered, asked, fit_stacked
 
 
@@ -27,7 +28,8 @@ class StackedTransport(InProcessTransport):
                 yield ClientStarted(round, client)
             visits = [asked(partial(run_client, self._job, round, client, task)) for client, task in group]
             known = [visit for visit in visits if visit is not None]
-            trained = iter(fit_stacked(known) or [None] * len(known))
+            stacked: Sequence[Trained | None] | None = fit_stacked(known)
+            trained = iter(stacked or [None] * len(known))
             for (client, task), visit in zip(group, visits, strict=True):
                 with answered(None if visit is None else next(trained)):
                     outcome = self._run(round, client, task)

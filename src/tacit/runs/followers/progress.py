@@ -87,8 +87,8 @@ def announce(experiment: "Experiment", console: Console, label: str = "") -> Non
     left = estimate(experiment.work, rounds, worker_count(config.engine, devices(config.engine)))
     if left is not None and left.seconds > LONG:
         say_wrapped(prefix + left.line, console)
-        if not done and (line := bf16_line(experiment.work)) is not None:
-            say_wrapped(prefix + line, console)
+        if not done and (faster := bf16_line(experiment.work)) is not None:
+            say_wrapped(prefix + faster, console)
 
 
 def _live(experiment: "Experiment", console: Console, label: str) -> None:
