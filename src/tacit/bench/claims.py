@@ -2,7 +2,7 @@
 
 A claim compares rows of one benchmark in some of its columns, on the seeds that both rows have, and seed by seed: the
 same seed draws the same data. The verdict follows from the comparisons by the rules of `Comparison.checks` and
-`verdict`; nobody types it.
+`verdict` and is never typed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
