@@ -22,7 +22,7 @@ def result(accuracy: float, up: int = 1000, diversity: float | None = None) -> C
 
 def seeds(accuracies: Sequence[float], up: int = 1000, diversity: Sequence[float] | None = None) -> Seeds:
     """Results with seeds 0, 1, …"""
-    numbers = diversity or [None] * len(accuracies)
+    numbers: Sequence[float | None] = diversity or [None] * len(accuracies)
     return {seed: result(each, up, number) for seed, (each, number) in enumerate(zip(accuracies, numbers, strict=True))}
 
 
