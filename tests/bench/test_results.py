@@ -9,6 +9,7 @@ import pytest
 from tacit.bench import docs, identity, plan, results, spec
 from tests.bench import small
 from tests.refusals import refused
+from tests.report.runs import record
 
 ROOT = Path(__file__).parents[2]
 OTHER = ("growth", "ratios", "views-cached")  # results of scripts
@@ -47,6 +48,18 @@ def test_the_contents_of_the_file(tmp_path: Path) -> None:
         "seconds": 6.0,
         "curve": [[1, 0.5], [2, 0.6], [3, 0.7123]],
     }
+
+
+def test_numbers_that_claims_are_about_are_stored_where_they_are_logged(tmp_path: Path) -> None:
+    path = small.write(tmp_path)
+    run, other = small.planned(path, tmp_path)[:2]
+    for each in (run, other):
+        small.pretend(each, [0.5] * 3)
+    rounds = [record(0, 0.5), *(record(i, 0.5, server={"weight_diversity": i / 10}) for i in (1, 2))]
+    (run.folder / "rounds.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rounds))
+    cells = saved(path, tmp_path)["cells"]["iid"]
+    assert cells["fedavg"]["seeds"]["0"]["logged"] == {"weight_diversity": 0.15}
+    assert "logged" not in cells["fixmatch"]["seeds"]["0"]
 
 
 def test_the_file_is_reproducible_and_has_a_line_per_seed(tmp_path: Path) -> None:

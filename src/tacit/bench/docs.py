@@ -1,17 +1,19 @@
 """Tables in documentation pages, filled from the stored results only.
 
 A page holds `<!-- bench: fedsiam-table5-mnist -->` and `<!-- end bench -->`, each on a separate line; the table goes
-between them. `-quick` at the end of the name selects the results of the reduced scale.
+between them. `-quick` at the end of the name selects the results of the reduced scale; `claims` is the table of what
+papers claim, with our verdicts.
 """
 
 import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from tacit.bench import export, plan, results, spec, tables
+from tacit.bench import claim_table, claims, export, results, tables
 from tacit.errors import TacitError
 from tacit.storage import replacing
 
+CLAIMS = "claims"
 BLOCK = re.compile(r"^<!-- bench: (?P<name>\S+) -->\n(?P<old>.*?)^<!-- end bench -->$", re.MULTILINE | re.DOTALL)
 OPEN = re.compile(r"^<!-- bench: \S+ -->$", re.MULTILINE)
 
@@ -39,11 +41,10 @@ def filled(text: str, path: Path) -> str:
 
 
 def table(name: str) -> str:
-    """The stored table of a benchmark, or of its reduced scale, in Markdown."""
-    quick = name.endswith("-quick") and name not in spec.names()
-    benchmark = spec.find(name.removesuffix("-quick") if quick else name)
-    cells = plan.cells(benchmark, quick)
-    stored = results.collect(benchmark, quick, cells)
+    """The stored table of a benchmark, or of its reduced scale, or that of the claims, in Markdown."""
+    if name == CLAIMS:
+        return claim_table.to_markdown(claims.judge(claims.read(claims.path())))
+    benchmark, quick, cells, stored = results.by_name(name)
     return export.to_markdown(tables.build(benchmark, cells, stored.measured, quick))
 
 

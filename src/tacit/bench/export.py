@@ -23,23 +23,24 @@ LATEX = {
 
 def to_markdown(table: ResultTable) -> str:
     """A table per column that has results, with every spread, and the notes below."""
-    parts = [f"**{_plain(table.title)}**"] + ([_plain(table.about)] if table.about else [])
+    parts = [f"**{plain(table.title)}**"] + ([plain(table.about)] if table.about else [])
     heads = ("", "seeds", *table.heads, *_below_head(table), *COSTS)
     for block in table.started:
-        lines = ["| " + " | ".join([_plain(block.title), *heads[1:]]) + " |", "|---|" + "--:|" * (len(heads) - 1)]
+        lines = ["| " + " | ".join([plain(block.title), *heads[1:]]) + " |", "|---|" + "--:|" * (len(heads) - 1)]
         for line in block.lines:
             below = [line.below] if table.compares else []
-            cells = [_plain(line.name), line.seeds, *line.accuracies(), *below, *line.costs()]
+            cells = [plain(line.name), line.seeds, *line.accuracies(), *below, *line.costs()]
             lines.append("| " + " | ".join(f"**{cell}**" if line.leads else cell for cell in cells) + " |")
         parts.append("\n".join(lines))
     if table.not_started:
-        titles = "; ".join(map(_plain, table.not_started))
+        titles = "; ".join(map(plain, table.not_started))
         parts.append(f"Not run yet: {titles}. Run with `tacit bench run {table.argument}`.")
-    notes = ["  \n".join(_plain(note) for note in table.notes)] if table.started else []
+    notes = ["  \n".join(plain(note) for note in table.notes)] if table.started else []
     return "\n\n".join([*parts, *notes]) + "\n"
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
+    """Text on one line that means nothing else in a Markdown table."""
     return " ".join(text.strip().splitlines()).replace("|", r"\|").replace("<", "&lt;")
 
 

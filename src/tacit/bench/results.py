@@ -3,14 +3,16 @@
 import json
 import platform
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from importlib.metadata import version as installed
 from os import cpu_count
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from tacit.bench import plan as plans
+from tacit.bench import spec
 from tacit.bench.plan import Cell
 from tacit.bench.spec import Benchmark, is_installed
 from tacit.errors import TacitError
@@ -18,6 +20,7 @@ from tacit.report.history import Run, load
 from tacit.storage import replacing
 
 Place = tuple[str, str]  # column and row
+LOGGED = ("weight_diversity",)  # numbers of the server that claims of papers are about; stored where they are logged
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,7 @@ class CellResult:
     bytes_down: int
     seconds: float
     curve: list[list[float]]  # [number of rounds, accuracy]
+    logged: dict[str, float] = field(default_factory=dict)  # means over the rounds of the numbers in LOGGED
 
     def rounds_to(self, percent: float) -> int | None:
         """The first round after which an evaluation gave at least this accuracy; None if none did."""
@@ -48,7 +52,13 @@ class CellResult:
         """The result of a run."""
         curve: list[list[float]] = [[round_, round(accuracy, 4)] for round_, accuracy in run.accuracy_curve]
         last5, best, seconds = round(run.last5, 6), round(run.best, 6), round(run.seconds, 1)
-        return cls(last5, best, len(run.rounds), run.steps, run.bytes_up, run.bytes_down, seconds, curve)
+        known = {name: [record.server[name] for record in run.rounds if name in record.server] for name in LOGGED}
+        logged = {name: round(fmean(values), 6) for name, values in known.items() if values}
+        return cls(last5, best, len(run.rounds), run.steps, run.bytes_up, run.bytes_down, seconds, curve, logged)
+
+    def stored(self) -> dict[str, Any]:
+        """As in a file: without `logged` if nothing was."""
+        return {name: value for name, value in asdict(self).items() if name != "logged" or value}
 
 
 Seeds = Mapping[int, CellResult]
@@ -75,6 +85,14 @@ def collect(benchmark: Benchmark, quick: bool, cells: Sequence[Cell], folder: Pa
     """The runs under a folder, and stored results for cells without one; without a folder, stored results only."""
     runs = finished_runs(cells, folder) if folder else {}
     return Results(runs, from_stored(cells, read(path_of(benchmark, quick))) | _of(runs))
+
+
+def by_name(name: str) -> tuple[Benchmark, bool, list[Cell], Results]:
+    """A benchmark, whether it is the reduced scale (`-quick` at the end of the name), its cells and stored results."""
+    quick = name.endswith("-quick") and name not in spec.names()
+    benchmark = spec.find(name.removesuffix("-quick") if quick else name)
+    cells = plans.cells(benchmark, quick)
+    return benchmark, quick, cells, collect(benchmark, quick, cells)
 
 
 def finished_runs(cells: Iterable[Cell], folder: Path) -> dict[Place, list[Run]]:
@@ -129,13 +147,13 @@ def read(path: Path) -> dict[str, Any]:
         return {}
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
-        known = {item.name for item in fields(CellResult)}
+        needed = {item.name for item in fields(CellResult)} - {"logged"}
         for rows in stored["cells"].values():
             for cell in rows.values():
                 _ = cell["config_hash"], cell["code"]
                 cell["settings"] = stored.get("settings", {}) | cell.get("settings", {})
-                if any(values.keys() != known for values in cell["seeds"].values()):
-                    raise ValueError(f"a seed must have {', '.join(sorted(known))}")
+                if any(values.keys() - {"logged"} != needed for values in cell["seeds"].values()):
+                    raise ValueError(f"a seed must have {', '.join(sorted(needed))}")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise TacitError(
             f"{path} does not hold stored results ({error!r})", "restore it, or remove it", code="bench.broken-results"
@@ -191,7 +209,7 @@ def _merged(before: Mapping[str, Any], cells: Sequence[Cell], runs: Mapping[Plac
         if cell.place in runs:
             same = old is not None and {name: old[name] for name in new} == new
             seeds = dict(old["seeds"]) if same else {}
-            seeds |= {str(seed): asdict(values) for seed, values in runs[cell.place].items()}
+            seeds |= {str(seed): values.stored() for seed, values in runs[cell.place].items()}
             ordered = dict(sorted(seeds.items(), key=lambda item: int(item[0])))
             merged.setdefault(column, {})[row] = {**new, "settings": cell.settings, "seeds": ordered}
         elif old is not None:

@@ -27,6 +27,7 @@ Name = Annotated[
 ]  # also the name of a folder
 
 HERE = Path(__file__).resolve()
+CLAIMS = "claims.toml"  # next to the benchmarks, and none of them: see `tacit.bench.claims`
 
 
 @dataclass(frozen=True)
@@ -231,7 +232,8 @@ def _installed() -> Path:
 
 def names() -> dict[str, Path]:
     """The file of every benchmark of the package, by name."""
-    return {path.stem.replace("_", "-"): path for path in sorted(folder().glob("*.toml"))}
+    files = sorted(path for path in folder().glob("*.toml") if path.name != CLAIMS)
+    return {path.stem.replace("_", "-"): path for path in files}
 
 
 def find(name: str) -> Benchmark:
