@@ -164,7 +164,7 @@ def test_the_overview_says_how_images_were_resized(tmp_path: Path) -> None:
         Image.fromarray(np.zeros((9 + number, 8, 3), dtype=np.uint8)).save(path)
     seen = overview(data=str(tmp_path / "pics"), labels="all", clients=2, **{"data.size": 7})
     first = data.about(seen)[0]
-    assert first.startswith("pics: 12 images (10 for training, 2 for testing), 7×7 colour, 2 classes. ")
+    assert first.startswith("pics: 12 images (12 for training), 7×7 colour, 2 classes. ")
     assert seen.source.note
     assert first.endswith(seen.source.note)
 

@@ -53,7 +53,7 @@ def test_a_state_or_message_that_cannot_be_encoded_is_refused(shell: Shell, kind
 @pytest.mark.parametrize(
     "words, what, how",
     [
-        (("compare", "images.npz.toml", "--methods", "fedavg"), "tacit.runs.compare.compare", "run the same command"),
+        (("compare", "images.npz.toml", "--methods", "fedavg"), "tacit.cli.compare.run_all", "run the same command"),
         (("demo", "--out", "my demo"), "tacit.cli.demo.show", "continue with: tacit demo --out 'my demo'"),
         (("demo",), "tacit.cli.demo.show", "continue with: tacit demo --out runs/demo"),
     ],

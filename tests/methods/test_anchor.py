@@ -231,12 +231,21 @@ def test_the_first_labels_are_the_mean_of_the_committee() -> None:
     assert torch.equal(reply.pseudo_labels.accepted, sure)
 
 
-def test_the_committee_is_sent_once() -> None:
-    task = given(replace(SHORT, committee=3))
-    state, first = task.method.send(task.server(0, {}), started(task))
-    _, second = task.method.send(task.server(1, {}), state)
-    assert (len(first[0].committee), len(second[0].committee)) == (2, 0)
-    bytes_down = [record.bytes_down for record in play_all(task).records[:2]]
+def test_a_client_meets_the_committee_until_it_has_answered() -> None:
+    task = given(replace(SHORT, committee=3, threshold=0.0))
+    state = started(task)
+    sizes = []
+    for round, answers in enumerate([(0, 2), (1,), ()]):
+        state, downs = task.method.send(task.server(round, {}), state)
+        sizes.append([len(downs[k].committee) for k in range(3)])
+        ups = {k: visit(task, k, downs[k]).up for k in answers}
+        state = task.method.merge(task.server(round, {}), state, ups)
+    assert sizes == [[2, 2, 2], [0, 2, 0], [0, 0, 0]]
+    assert (state.committee, state.met) == ([], [])
+
+
+def test_the_committee_is_counted_in_bytes() -> None:
+    bytes_down = [record.bytes_down for record in play_all(given(replace(SHORT, committee=3, threshold=0.0))).records]
     assert bytes_down[0] > 2 * bytes_down[1]
 
 

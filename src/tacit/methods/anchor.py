@@ -3,8 +3,8 @@
 The project's own recipe. Round t, with w the common model and w̄ its average over rounds:
 
 0. Before round 0 the server trains a committee on its labels: models that differ in their initial weights only.
-1. The server sends w and the thresholds τ; in round 0 the rest of the committee, too.
-2. A client without labels lets w label one weak view of each sample (in round 0: the mean of the committee), joins that
+1. The server sends w and the thresholds τ; to clients that have not answered yet, the rest of the committee, too.
+2. A client without labels lets w label one weak view of each sample (the first time: w and the committee), joins that
    with what earlier models said, q̄_i ← m·q̄_i + (1 - m)·q_i, and keeps K = {i : max q̄_i ≥ τ}. It trains on K only, with
    the loss mean_K CE(f(strong(x_i)), ŷ_i). A client with labels trains on both by FixMatch.
 3. w ← Σ n_k·w_k / Σ n_k, with n_k the number of samples that client k learned from.
@@ -12,7 +12,7 @@ The project's own recipe. Round t, with w the common model and w̄ its average o
 5. w̄ ← β_t·w̄ + (1 - β_t)·w with β_t = min(β, (1 + t)/(10 + t)). w̄ is evaluated and shipped.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
@@ -54,7 +54,8 @@ class AnchorState:
     average: Params
     thresholds: Tensor | None = None  # found once
     carried: LocalState | None = None  # of the server's training
-    committee: list[Params] = field(default_factory=list)  # its other members, until they are sent
+    committee: list[Params] = field(default_factory=list)  # its other members, until every client has met them
+    met: list[int] = field(default_factory=list)  # clients that have answered, while there is a committee
 
 
 @dataclass(frozen=True)
@@ -118,9 +119,10 @@ class Anchor:
         return AnchorState(w, w, self._cross_audited(server), committee=others)
 
     def send(self, server: ServerContext, state: AnchorState) -> tuple[AnchorState, Mapping[int, AnchorDown]]:
-        """Step 1: w and τ to every client of the cohort; the first one also meets the committee."""
-        down = AnchorDown(state.w, self._thresholds(server, state), state.committee)
-        return replace(state, committee=[]), dict.fromkeys(server.cohort, down)
+        """Step 1: w and τ to every client of the cohort, and the committee to those that have not met it."""
+        down = AnchorDown(state.w, self._thresholds(server, state))
+        first, met = replace(down, committee=state.committee), set(state.met)
+        return state, {k: down if k in met else first for k in server.cohort}
 
     def client_update(
         self, client: ClientContext, memory: AnchorMemory | None, down: AnchorDown
@@ -140,11 +142,19 @@ class Anchor:
         trained = agg.fit_server(server, w, OnLabels(self.views), state.carried)
         beta = min(self.beta, (1 + server.round) / (10 + server.round))
         average = params.lerp(trained.params, state.average, beta)
+        state = self._introduced(state, ups, server.clients)
         return replace(state, w=trained.params, average=average, carried=trained.carried)
 
     def model(self, state: AnchorState) -> Params:
         """w̄."""
         return state.average
+
+    def _introduced(self, state: AnchorState, answered: Iterable[int], clients: int) -> AnchorState:
+        """The state without the committee, once all clients have met it."""
+        if not state.committee:
+            return state
+        met = sorted({*state.met, *answered})
+        return replace(state, met=met) if len(met) < clients else replace(state, committee=[], met=[])
 
     def weights(self, counts: Sequence[tuple[int, int]]) -> list[float]:
         """The weights of step 3: n_k, scaled so that clients with labels have their `share` if others have none.
