@@ -109,7 +109,7 @@ def test_the_file_for_sites_holds_the_run_and_the_spec(tmp_path: Path) -> None:
     spec = replace(spec, inputs=replace(spec.inputs, shift=2))  # type: ignore[type-var]
     path = tmp_path / "federation.toml"
     path.write_text(federation_toml(config, spec), encoding="utf-8")
-    assert read_federation(path) == (config, spec)
+    assert read_federation(path) == (config, spec, {})
 
 
 def test_a_missing_or_incomplete_file_is_refused(tmp_path: Path) -> None:

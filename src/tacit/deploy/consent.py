@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tacit.deploy.federation_spec import FederationSpec, read_federation, read_keys
+from tacit.deploy.federation_spec import FederationSpec, read_federation
 from tacit.deploy.settings import Site, resolve_path
 from tacit.deploy.site_errors import ShareableError
 from tacit.errors import TacitError
@@ -64,8 +64,8 @@ def read_consent(path: Path, site: Site) -> Consent:
             code="site.no-consent",
         )
     content = file.read_bytes()
-    config, spec = read_federation(file, site.allow)
-    return Consent(config, spec, _digest(content, site), read_keys(file))
+    config, spec, keys = read_federation(file, site.allow)
+    return Consent(config, spec, _digest(content, site), keys)
 
 
 def checked_consent(path: Path, site: Site) -> Consent:

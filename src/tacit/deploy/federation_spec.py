@@ -86,9 +86,9 @@ def federation_toml(config: Config, spec: FederationSpec, keys: Mapping[str, str
     return _HEADER + tomli_w.dumps(pinned | described)
 
 
-def read_keys(path: Path) -> dict[str, str]:
-    """The public keys of the sites in a file `federation.toml`; none if the run needs none."""
-    found = toml_file.read(path).get("keys", {})
+def _keys(tree: Mapping[str, Any], path: Path) -> dict[str, str]:
+    """The public keys of the sites; none if the run needs none."""
+    found = tree.get("keys", {})
     if not isinstance(found, dict) or not all(isinstance(key, str) for key in found.values()):
         raise TacitError(
             f"[keys] of {path} does not have a public key for each site",
@@ -98,8 +98,8 @@ def read_keys(path: Path) -> dict[str, str]:
     return found
 
 
-def read_federation(path: Path, allow: Iterable[str] = ()) -> tuple[Config, FederationSpec]:
-    """The run and the spec in a file `federation.toml`, which comes from the hub.
+def read_federation(path: Path, allow: Iterable[str] = ()) -> tuple[Config, FederationSpec, dict[str, str]]:
+    """The run, the spec and the public keys of the sites in a file `federation.toml`, which comes from the hub.
 
     Code outside Tacit that the run names as `module:name` is imported only if it is in `allow`.
     """
@@ -119,7 +119,7 @@ def read_federation(path: Path, allow: Iterable[str] = ()) -> tuple[Config, Fede
             )
     with user_code.only(allow):
         config = configs.make(tree["config"])
-    return config, FederationSpec.from_tree(tree["description"])
+    return config, FederationSpec.from_tree(tree["description"]), _keys(tree, path)
 
 
 def _tree(spec: FederationSpec) -> dict[str, Any]:
