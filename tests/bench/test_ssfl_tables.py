@@ -55,6 +55,7 @@ ROW: dict[tuple[str, str], dict[str, Any]] = {
 WORDS: dict[str, dict[str, Any]] = {
     "two groups": {"S": 2},
     "five groups": {"S": 5},
+    "ten groups": {"S": 10},
     "grouping-based": {"S": 2},
     "all labels": {"labels": "all"},
     "(BN)": {"norm": "batch"},
