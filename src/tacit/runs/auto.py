@@ -39,8 +39,8 @@ TESTED_FROM, FOLDS = 1000, 5  # labels from which on a fifth of them is a good t
 RATE = {"train.lr": 0.03, "train.schedule": "cosine"}
 SERVER = {"server.steps": 28, "server.lr": 0.01}  # an epoch over few labels is few steps, so they are counted
 
-# The first labels decide what clients learn, so they come from a committee of well-trained models, and change slowly.
-START = {"method.bootstrap": 3000, "method.bootstrap_lr": 0.03, "method.committee": 3}
+# The first labels decide what clients learn, so a committee gives them, and they change slowly.
+COMMITTEE = 5
 MEMORY = 0.8
 
 Settings = dict[str, Any]
@@ -218,7 +218,7 @@ def _of_method(seen: Seen, config: Config) -> Settings:
     """The settings of anchor; a pretrained network needs no committee, since its members would agree."""
     if _method(seen) != METHOD:
         return {}
-    start = START if seen.at_server and config.net.sha256 is None else {}
+    start = {"method.committee": COMMITTEE} if seen.at_server and config.net.sha256 is None else {}
     steady = config.data.stream_steps == 1
     return {"method.least_steps": LEAST} | start | ({"method.memory": MEMORY} if seen.at_server and steady else {})
 
