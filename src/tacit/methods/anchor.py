@@ -101,7 +101,7 @@ class Anchor:
     bootstrap: Natural = 1000  # steps on the server's labels before round 0, with the learning rate on a cosine
     bootstrap_lr: Positive | None = None  # learning rate of these steps; not set: the server's
     committee: Annotated[int, Field(ge=1)] = 1  # models of the server's labels; their mean gives the first labels
-    memory: OpenShare | Literal[0] = 0  # m: share of what earlier models said in the labels of a sample
+    memory: Annotated[float, Field(ge=0, lt=1)] = 0.0  # m: share of what earlier models said in the labels of a sample
     views: Literal["weak", "strong", "both"] = "both"  # of the server's samples; with both, the two losses add up
     beta: Annotated[float, Field(ge=0, lt=1)] = 0.8  # β: share of the average that stays in a round; 0 ships w
     least_steps: Natural = 0  # of a client's visit: one with few samples repeats them
